@@ -39,7 +39,7 @@ from plumbline.pipelines.running.outcomes import (
 from plumbline.pipelines.running.process import Deadline, RunStopping, tune_process
 from plumbline.pipelines.running.progress import Report
 from plumbline.pipelines.running.stages import WINDOW_ROWS, NodeStage, StageContext, make_stages
-from plumbline.pipelines.store.cells import Cell, Outcome, Work
+from plumbline.pipelines.store.cells import Cell, Outcome, Work, dump_bundle, load_bundle
 from plumbline.pipelines.store.store import Store
 
 LOG = logging.getLogger(__name__)
@@ -108,19 +108,20 @@ class StageActor:
         ray.get(self.progress.note_ready.remote(node.name, self.machine, self._report()))
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Compute this node's cells for a bundle of dataset rows; each row is a Work encoded as JSON.
+        """Compute this node's cells for the bundle of shards in a batch of one row.
 
         If an actor dies, Ray restarts it with the same bundle; attempts.py describes how its shards are retried.
 
         Returns:
-            The rows, with the outcomes of this node's cells added.
+            The batch, with the outcomes of this node's cells added.
         """
-        works = [Work.from_json(str(row), self.store.place.storage) for row in batch["work"]]
+        (bundle,) = batch["bundle"]
+        works = list(load_bundle(str(bundle), self.store.place.storage))
         outcomes = self._compute_bundle([work for work in works if work.select_cells(self.node.name)])
         for number, work in enumerate(works):
             own = {cell.path: outcomes[name_shard(work)][cell.metric] for cell in work.select_cells(self.node.name)}
             works[number] = replace(work, outcomes={**work.outcomes, **own})
-        return {"work": [work.to_json() for work in works]}
+        return {"bundle": [dump_bundle(works)]}
 
     def _compute_bundle(self, works: Sequence[Work]) -> dict[ShardName, Mapping[str, Outcome]]:
         """Compute the shards and report the outcomes; return the outcomes by shard and metric.

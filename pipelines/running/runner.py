@@ -38,7 +38,7 @@ from plumbline.pipelines.running.progress import ProgressLog
 from plumbline.pipelines.running.ray_internals import call_while_actors_wait, make_pool_arguments
 from plumbline.pipelines.running.session import open_ray_session
 from plumbline.pipelines.running.workload import Workload
-from plumbline.pipelines.store.cells import Outcome, Work
+from plumbline.pipelines.store.cells import Outcome, Work, dump_bundle, load_bundle
 
 LOG = logging.getLogger(__name__)
 POLL_INTERVAL = 0.25
@@ -109,10 +109,10 @@ class Runner:
         # bundles, so that all workers finish at about the same time.
         enough = MIN_BUNDLES_PER_WORKER * max(self.pools[name].max_size for name in wave)
         bundle_size = self.cluster.bundle or max(1, min(len(shards) // enough, MAX_BUNDLE_SHARDS))
-        bundles = -(-len(shards) // bundle_size)
+        bundles = [shards[start : start + bundle_size] for start in range(0, len(shards), bundle_size)]
         pools = {
             # more actors than bundles would have nothing to do
-            name: replace(pool, min_size=min(pool.min_size, bundles), max_size=min(pool.max_size, bundles))
+            name: replace(pool, min_size=min(pool.min_size, len(bundles)), max_size=min(pool.max_size, len(bundles)))
             for name, pool in ((name, self.pools[name]) for name in wave)
         }
         with defer_stop_signals() as raise_now, self._pass_on_news(raise_now):
@@ -120,30 +120,27 @@ class Runner:
                 storage = self.settings.store.place.storage
                 with reserve_room(pools) as room:
                     settings = replace(self.settings, repeated=repeated)
-                    for row in self._make_dataset(room, shards, bundles, settings).iter_rows():
-                        self.outcomes |= Work.from_json(row["work"], storage).outcomes
+                    for row in self._make_dataset(room, bundles, settings).iter_rows():
+                        for done in load_bundle(row["bundle"], storage):
+                            self.outcomes |= done.outcomes
             except (RayError, UserCodeException, SystemException, NoRoom) as error:
                 failure = ray.get(progress.find_start_failure.remote())
                 if failure is not None:
                     raise RunnerError(f"stage {failure}") from error
                 raise LostWave(format_error(error)) from error
 
-    def _make_dataset(self, room: Room, works: Sequence[Work], bundles: int, settings: RunSettings) -> Any:
+    def _make_dataset(self, room: Room, bundles: Sequence[Sequence[Work]], settings: RunSettings) -> Any:
+        """Return a dataset with a row and a task for each bundle of shards."""
         call_while_actors_wait(room.poll, ROOM_INTERVAL)
-        rows = []
-        for work in works:
-            # workers need the outcomes of the upstream cells that were not committed
-            inputs = {path for cell in work.cells for path in cell.upstream} & self.outcomes.keys()
-            unsound = {path: self.outcomes[path] for path in inputs if self.outcomes[path].state != "committed"}
-            rows.append({"work": replace(work, outcomes=unsound).to_json()})
-        dataset = ray.data.from_items(rows, override_num_blocks=bundles)
+        rows = [{"bundle": dump_bundle([self._add_outcomes(work) for work in works])} for works in bundles]
+        dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
         # `ray_remote_args_fn` is the only way to place the actors of a pool one by one; Ray names no successor
         warnings.filterwarnings("ignore", "`ray_remote_args_fn` is deprecated", RayDeprecationWarning)
         for name, pool in room.pools.items():
             dataset = dataset.map_batches(
                 type(name, (StageActor,), {}),  # Ray's dashboard shows the name
                 fn_constructor_args=(self.nodes[name], pool, settings),
-                batch_size=None,
+                batch_size=1,  # a pool with GPUs may not leave it out
                 batch_format="numpy",
                 **make_pool_arguments(pool.min_size, pool.max_size, CALLS_PER_ACTOR),
                 num_cpus=pool.num_cpus,
@@ -153,6 +150,11 @@ class Runner:
                 ray_remote_args_fn=room.options(name),
             )
         return dataset
+
+    def _add_outcomes(self, work: Work) -> Work:
+        """Return the work with the outcomes of upstream cells that were not committed, which workers need."""
+        inputs = {path for cell in work.cells for path in cell.upstream} & self.outcomes.keys()
+        return replace(work, outcomes={p: self.outcomes[p] for p in inputs if self.outcomes[p].state != "committed"})
 
     @contextmanager
     def _pass_on_news(self, raise_now: Callable[[], None]) -> Iterator[None]:

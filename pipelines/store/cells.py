@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
@@ -235,7 +235,7 @@ def is_draft(path: str, outcomes: Mapping[str, Outcome]) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Work:
-    """One shard with its missing cells: a row of a Ray Dataset, encoded as about a kilobyte of JSON."""
+    """One shard with its missing cells."""
 
     shard: Shard
     cells: tuple[Cell, ...]
@@ -248,16 +248,18 @@ class Work:
     def select_cells(self, node: str) -> list[Cell]:
         return [cell for cell in self.cells if cell.node == node]
 
-    def to_json(self) -> str:
-        return _WORK_ADAPTER.dump_json(self).decode()
 
-    @staticmethod
-    def from_json(text: str, storage: StorageConfig) -> "Work":
-        """Parse the JSON; `storage` contains the credentials for the shard's file."""
-        return _WORK_ADAPTER.validate_json(text, context=storage)
+_BUNDLE_ADAPTER = TypeAdapter(tuple[Work, ...])
 
 
-_WORK_ADAPTER = TypeAdapter(Work)
+def dump_bundle(works: Sequence[Work]) -> str:
+    """Return a bundle of shards as JSON, about a kilobyte for each: a row of a Ray Dataset."""
+    return _BUNDLE_ADAPTER.dump_json(tuple(works)).decode()
+
+
+def load_bundle(text: str, storage: StorageConfig) -> tuple[Work, ...]:
+    """Parse the JSON of dump_bundle; `storage` contains the credentials for the shards' files."""
+    return _BUNDLE_ADAPTER.validate_json(text, context=storage)
 
 
 def digest(value: Any) -> str:

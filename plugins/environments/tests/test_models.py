@@ -1,6 +1,8 @@
 """A function in an environment of its own can be a model: its role has a pool of workers, which may have GPUs."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -9,6 +11,8 @@ import pytest
 from plugins.environments.tests.scorers import BAD_SCORERS_CODE, N_PROMPTS, TEXTS, read_scores
 from tests.bench_of import Bench
 from tests.commands import newest, refusal
+from tests.environment import ROOT
+from tests.ray_head import make_head_environment, run_head
 
 METRIC_OPTIONS = (
     "metric=[edge_density]",
@@ -78,6 +82,26 @@ def test_the_worker_of_a_model_sees_the_gpus_of_its_pool(
     planned = bench.plan("cluster.pools.similarities.num_gpus=1")
     (node,) = (item.node for item in planned.plan.nodes if item.node.stage == "similarities")
     assert node.find_pool(planned.config.cluster).num_gpus == 1
+
+
+@pytest.mark.slow
+def test_on_ray_each_worker_of_a_model_has_its_own_gpu(environments: Path, tmp_path: Path) -> None:
+    """The cluster claims two GPUs; each image is scored with the index of the GPU that its worker sees."""
+    (tmp_path / "gpu.py").write_text(
+        "import os\n\ndef device(image, prompt): return int(os.environ['CUDA_VISIBLE_DEVICES'])\n"
+    )
+    role = set_role("one", f"{tmp_path}/gpu.py:device", environments, "tinyscorer")
+    pool = [
+        f"cluster.pools.similarities.{option}" for option in ("num_gpus=1", "num_cpus=0.5", "min_size=2", "max_size=2")
+    ]
+    bench = Bench(tmp_path, *METRIC_OPTIONS[:2], role, *pool, generators=["atlas", "drift"], count=N_PROMPTS)
+    with run_head(tmp_path / "ray.log", "--num-cpus=4", "--num-gpus=2") as head:
+        command = [sys.executable, "-m", "jobs.sweep", *bench.line("cluster=local", f"cluster.address={head.address}")]
+        done = subprocess.run(
+            command, capture_output=True, text=True, cwd=ROOT, env=make_head_environment() | {"PYTHONPATH": str(ROOT)}
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert set(read_scores(bench).query("metric == 'one'")["score"]) <= {0.0, 1.0}
 
 
 @pytest.mark.parametrize(

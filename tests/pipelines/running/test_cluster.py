@@ -7,12 +7,14 @@ from pathlib import Path
 from textwrap import indent
 
 import pytest
+import torch
 
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.running import session
 from plumbline.pipelines.running.errors import RunnerError
-from tests.bench_of import write_benchmark
+from tests.bench_of import Bench, write_benchmark
 from tests.environment import ROOT
+from tests.ray_head import make_head_environment, run_head
 from tests.s3 import find_free_ports
 
 
@@ -126,3 +128,19 @@ def test_a_variable_that_keeps_ray_from_starting_is_named(
     )  # fmt: skip
     (line,) = [line for line in done.stderr.splitlines() if line.startswith("error:")]
     assert done.returncode == 1 and remedy in line and "short of memory" not in line
+
+
+def test_a_pool_with_gpus_is_placed_and_says_what_torch_lacks(tmp_path: Path) -> None:
+    """The cluster claims two GPUs, so that the workers start; then torch finds none on most machines."""
+    bench = Bench(tmp_path, "metric=[clipscore]", "cluster=local", generators=["atlas"], count=2)
+    with run_head(tmp_path / "ray.log", "--num-cpus=4", "--num-gpus=2") as head:
+        words = bench.line(f"cluster.address={head.address}", "cluster.pools.similarities.num_gpus=1")
+        done = subprocess.run(
+            [sys.executable, "-m", "jobs.sweep", *words],
+            capture_output=True, text=True, cwd=ROOT, env=make_head_environment(),
+        )  # fmt: skip
+    if torch.cuda.is_available():
+        assert done.returncode == 0, done.stderr
+    else:
+        (line,) = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+        assert done.returncode == 1 and "the pool has num_gpus > 0 but torch sees no CUDA device" in line

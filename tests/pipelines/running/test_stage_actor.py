@@ -28,7 +28,7 @@ from plumbline.pipelines.running.outcomes import CallReporter, FinishedShard, Mo
 from plumbline.pipelines.running.progress import ProgressLog, Report
 from plumbline.pipelines.running.stages import StageContext
 from plumbline.pipelines.sources.uris import UriReader
-from plumbline.pipelines.store.cells import Cell, Outcome, Shard, Work
+from plumbline.pipelines.store.cells import Cell, Outcome, Shard, Work, dump_bundle, load_bundle
 from plumbline.pipelines.store.store import Store
 from tests.bench_of import compute, plan_bench, write_benchmark
 from tests.commands import store_at
@@ -98,16 +98,20 @@ def actor(progress: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sta
     return StageActor(node, PoolConfig(), terms)
 
 
-def make_batch(name: str) -> dict[str, Any]:
+def make_work(name: str) -> Work:
     shard = Shard(
         group="bench", name=name, place=StorageConfig().locate(name), size=1, etag="1", row_groups=(0,), rows=2
     )
     cell = Cell(
         node="questions", stage="questions", metric="vqascore", key=name, path=f"questions/{name}.parquet", inputs={}
     )
-    return {
-        "work": np.array([Work(shard=shard, cells=(cell,), outcomes={}, benchmark="bench").to_json()], dtype=object)
-    }
+    return Work(shard=shard, cells=(cell,), outcomes={}, benchmark="bench")
+
+
+def compute_bundle(actor: StageActor, *works: Work) -> tuple[Work, ...]:
+    """Return the works with their outcomes, as the actor returns them for a batch with this bundle."""
+    (computed,) = actor({"bundle": np.array([dump_bundle(works)], dtype=object)})["bundle"]
+    return load_bundle(computed, StorageConfig())
 
 
 def test_the_next_shard_is_prepared_while_this_one_is_computed(actor: StageActor) -> None:
@@ -116,7 +120,7 @@ def test_the_next_shard_is_prepared_while_this_one_is_computed(actor: StageActor
     states: dict[str, str] = {}
 
     def call(name: str) -> None:
-        done = Work.from_json(actor(make_batch(name))["work"][0], StorageConfig())
+        (done,) = compute_bundle(actor, make_work(name))
         (outcome,) = done.outcomes.values()
         states[name_shard(done).name] = outcome.state
 
@@ -135,7 +139,7 @@ def test_the_next_shard_is_prepared_while_this_one_is_computed(actor: StageActor
 
 
 def test_a_cell_that_cannot_be_saved_fails_alone(actor: StageActor, monkeypatch: pytest.MonkeyPatch) -> None:
-    work = Work.from_json(make_batch("first")["work"][0], StorageConfig())
+    work = make_work("first")
     second = replace(work.cells[0], metric="other", key="other", path="questions/other.parquet")
     save = Store.save
 
@@ -146,8 +150,7 @@ def test_a_cell_that_cannot_be_saved_fails_alone(actor: StageActor, monkeypatch:
 
     monkeypatch.setattr(Store, "save", fail_to_save)
     monkeypatch.setattr(actor.stages["bench"], "prepare", lambda window: "alone")
-    both = replace(work, cells=(*work.cells, second))
-    done = Work.from_json(actor({"work": np.array([both.to_json()], dtype=object)})["work"][0], StorageConfig())
+    (done,) = compute_bundle(actor, replace(work, cells=(*work.cells, second)))
     assert {path: outcome.state for path, outcome in done.outcomes.items()} == {
         work.cells[0].path: "committed",
         second.path: "failed",
@@ -190,7 +193,7 @@ def mark_as_started(actor: StageActor, *machines: str, row: int | None = None) -
 
 def compute_shard(actor: StageActor) -> list[str]:
     """Return how the actor computed each row of the shard, as stored in the table, or the actor's error message."""
-    done = Work.from_json(actor(make_batch("first"))["work"][0], StorageConfig())
+    (done,) = compute_bundle(actor, make_work("first"))
     ((path, outcome),) = done.outcomes.items()
     return [outcome.message] if outcome.message else actor.store.read(path).column("prompt_id").to_pylist()
 
@@ -216,10 +219,6 @@ def test_a_shard_is_repeated_after_one_death_then_split_into_rows_and_lost_machi
     assert compute_shard(actor) == how
 
 
-def make_bundle(*names: str) -> dict[str, Any]:
-    return {"work": np.concatenate([make_batch(name)["work"] for name in names])}
-
-
 def test_a_bundle_whose_worker_died_continues_and_the_interrupted_shard_comes_last(actor: StageActor) -> None:
     """The process had finished the first of four shards, and died on the second."""
     import ray
@@ -235,9 +234,7 @@ def test_a_bundle_whose_worker_died_continues_and_the_interrupted_shard_comes_la
             return super().read_windows(work, cells, size)
 
     actor.stages = {"bench": Recorder()}  # type: ignore[dict-item]
-    works = [
-        Work.from_json(row, StorageConfig()) for row in actor(make_bundle("first", "second", "third", "last"))["work"]
-    ]
+    works = compute_bundle(actor, *map(make_work, ("first", "second", "third", "last")))
     assert shards == ["third", "last", "second"]
     assert [work.shard.name for work in works] == ["first", "second", "third", "last"]
     assert [next(iter(work.outcomes.values())).rows for work in works] == [7, 1, 1, 1]
@@ -253,7 +250,7 @@ def test_a_repeated_shard_whose_cells_are_committed_is_not_computed_again(actor:
     assert compute_shard(actor) == ["whole"]
     mark_as_started(actor, "lost")
     actor.stages = {}
-    done = Work.from_json(actor(make_batch("first"))["work"][0], StorageConfig())
+    (done,) = compute_bundle(actor, make_work("first"))
     assert [(outcome.state, outcome.rows) for outcome in done.outcomes.values()] == [("committed", 1)]
 
 
@@ -266,7 +263,7 @@ def test_a_repeated_shard_is_computed_if_the_store_does_not_answer(
     monkeypatch.setattr(Store, "exists", fail_to_answer)
     monkeypatch.setattr(actor.stages["bench"], "prepare", lambda window: "alone")
     actor.settings = replace(actor.settings, repeated=True)
-    done = Work.from_json(actor(make_batch("again"))["work"][0], StorageConfig())
+    (done,) = compute_bundle(actor, make_work("again"))
     assert [outcome.state for outcome in done.outcomes.values()] == ["committed"]
 
 
