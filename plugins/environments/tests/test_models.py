@@ -92,10 +92,13 @@ def test_on_ray_each_worker_of_a_model_has_its_own_gpu(environments: Path, tmp_p
     )
     role = set_role("one", f"{tmp_path}/gpu.py:device", environments, "tinyscorer")
     pool = [
-        f"cluster.pools.similarities.{option}" for option in ("num_gpus=1", "num_cpus=0.5", "min_size=2", "max_size=2")
+        f"cluster.pools.similarities.{option}"
+        for option in ("num_gpus=1", "accelerator_type=A100", "num_cpus=0.5", "min_size=2", "max_size=2")
     ]
     bench = Bench(tmp_path, *METRIC_OPTIONS[:2], role, *pool, generators=["atlas", "drift"], count=N_PROMPTS)
-    with run_head(tmp_path / "ray.log", "--num-cpus=4", "--num-gpus=2") as head:
+    with run_head(
+        tmp_path / "ray.log", "--num-cpus=4", "--num-gpus=2", '--resources={"accelerator_type:A100": 2}'
+    ) as head:
         command = [sys.executable, "-m", "jobs.sweep", *bench.line("cluster=local", f"cluster.address={head.address}")]
         done = subprocess.run(
             command, capture_output=True, text=True, cwd=ROOT, env=make_head_environment() | {"PYTHONPATH": str(ROOT)}
