@@ -34,8 +34,8 @@ class EditScoreConfig(InspectedConfig):
     kind: Literal["editscore"] = "editscore"
     calls_per_image: ClassVar[int] = 2
     story: ClassVar[str] = (
-        "shows the source and the edited image to a model that was trained to rate edits, and averages its ratings "
-        "if it is asked several times"
+        "shows the source and the edited image to a model that was trained to rate edits, and takes the mean of its "
+        "ratings"
     )
     views: ClassVar[tuple[View, ...]] = ("edit", "result")
     score_range: ClassVar[ScoreRange] = (0.0, 10.0)
@@ -65,7 +65,7 @@ class EditScoreConfig(InspectedConfig):
             JudgeQuestion(edit, EDIT_SCALES),
             JudgeQuestion(self.template_text(PERCEPTUAL_TEMPLATE_NAME), QUALITY_SCALES, view=1),
         )
-        return combine_ratings((yield from self.verdicts(asked)))
+        return combine_ratings((yield from self.request_combined_verdict(asked)))
 
     def score_options(self) -> dict[str, Any]:
         return {"rating": self.rating}
@@ -77,7 +77,7 @@ class EditScoreConfig(InspectedConfig):
 
 
 def combine_ratings(verdict: Verdict) -> Verdict:
-    """Convert a judge's ratings to a scale of 10, as in the release.
+    """Convert a judge's ratings to a scale of 10, as upstream's code does.
 
     `overall` is the square root of the product of the lower edit rating and the lower quality rating.
     """

@@ -33,8 +33,8 @@ class ImgEditConfig(InspectedConfig):
 
     kind: Literal["imgedit"] = "imgedit"
     story: ClassVar[str] = (
-        "shows the source and the edited image to a model, which rates the edit from 1 to 5 on three criteria that "
-        "depend on the kind of edit, such as adding or removing something"
+        "shows the source and the edited image to a model, which rates the edit from 1 to 5 on three criteria for "
+        "its kind of edit"
     )
     views: ClassVar[tuple[View, ...]] = ("edit",)
     score_range: ClassVar[ScoreRange] = (1.0, 5.0)
@@ -63,7 +63,11 @@ class ImgEditConfig(InspectedConfig):
             found = ", ".join(map(repr, skills)) or "none"
             return RowError("no_edit_kind", NO_KIND_MESSAGE.format(kinds=", ".join(kinds), found=found))
         parts = {"instruction": parsing.collapse_spaces(prompt), "task": one.task, "respects": one.criteria}
-        return (yield from self.verdict(fill_template(self.template_text(INSPECT_TEMPLATE_NAME), **parts), one.scales))
+        return (
+            yield from self.request_verdict(
+                fill_template(self.template_text(INSPECT_TEMPLATE_NAME), **parts), one.scales
+            )
+        )
 
 
 def read_kinds(text: str) -> Mapping[str, KindOfEdit]:

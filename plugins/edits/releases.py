@@ -1,4 +1,4 @@
-"""Human judgements of edited images: ImagenHub's ratings as released by VIEScore, and GenAI-Bench's votes."""
+"""Human judgements of edited images: ImagenHub's ratings as published by VIEScore, and GenAI-Bench's votes."""
 
 import math
 import re
@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from plumbline.operators.base.errors import SourceError
-from plumbline.pipelines.base.storage import Place, readable_errors
+from plumbline.pipelines.base.storage import Place, convert_read_errors
 from plumbline.pipelines.metaeval.releases.release import (
     Rating,
     Release,
     group_skills,
     parse_rating,
+    record_unique_key,
     released,
-    remember,
 )
 from plumbline.pipelines.metaeval.releases.scores import Score, make_scores
 from plumbline.pipelines.metaeval.releases.sheets import (
@@ -45,7 +45,7 @@ def read_imagenhub(place: Place) -> Release:
     - _answers/results_<judge>/ImagenHub_<task>_IE/<editor>/SC.json and PQ.json: `{uid: {"score": [0-10, ...]}}`;
     - _answers/results_autometrics/ImagenHub_<task>_IE/<editor>.json: `{uid: {"LPIPS": number}}`.
 
-    As in the release's analyze_json.ipynb, a judge's SC and PQ are the lowest integer in a reply, divided by ten and
+    As in upstream's analyze_json.ipynb, a judge's SC and PQ are the lowest integer in a reply, divided by ten and
     clipped to 0 to 1; edits without an answer to both are skipped. For people and judges alike, O is the square root of
     SC times PQ.
 
@@ -69,14 +69,13 @@ def read_imagenhub(place: Place) -> Release:
 
 def _find_files(folder: Place, pattern: re.Pattern[str]) -> Iterator[tuple[Any, ...]]:
     """Yield the files below a folder whose paths match, each with the matched groups; none if the folder is missing."""
-    with readable_errors(folder, "release"):
+    with convert_read_errors(folder, "release"):
         names = sorted(name for name, _ in folder.files()) if folder.is_folder() else []
     for found in filter(None, map(pattern.fullmatch, names)):
         yield folder / found.string, *found.groups()
 
 
 def _make_ids(task: str, editor: str, uid: str) -> tuple[str, str, str]:
-    """Return the image id, the prompt id, and the name of the generator."""
     return f"{task}/{editor}/{uid}", f"{task}/{uid}", editor
 
 
@@ -103,7 +102,6 @@ def _parse_ratings(cell: str | None, editor: str, where: str) -> tuple[float, fl
 
 
 def _read_scores(folder: Place) -> Iterator[Score]:
-    """Yield the scores of all judges, followed by all measures."""
     for file, judge, task, editor in _find_files(folder, JUDGE_FILE_PATTERN):
         consistency, quality = _read_replies(file), _read_replies(file.parent / "PQ.json")
         for uid in (uid for uid in consistency if uid in quality):
@@ -120,10 +118,12 @@ def _read_scores(folder: Place) -> Iterator[Score]:
 
 def _read_replies(file: Place) -> dict[str, float | None]:
     records = enumerate(read_objects(file).items())
-    return {uid: _find_lowest(record.get("score"), name_row(file.url, row, uid)) for row, (uid, record) in records}
+    return {
+        uid: _find_lowest_rating(record.get("score"), name_row(file.url, row, uid)) for row, (uid, record) in records
+    }
 
 
-def _find_lowest(reply: Any, where: str) -> float | None:
+def _find_lowest_rating(reply: Any, where: str) -> float | None:
     """Return the lowest number, truncated, divided by 10 and clipped to 0 to 1; None if a number is missing."""
     values = require_list(reply if isinstance(reply, list) else [reply], "scores", where)
     numbers = [parse_rating(value, where) for value in values]
@@ -155,8 +155,8 @@ def read_genai_arena(place: Place) -> Release:
     Source: the folder results/image_edition of TIGER-AI-Lab/GenAI-Bench (read at f0b0334), or its image_generation
     folder, which has the same layout: <model>/pairwise.json, `[{"idx", "human_vote", "model_vote"}]`. A pair is named
     by its `idx`, its position in the split test_v1 on the Hugging Face Hub, and its images are `<idx>/left` and
-    `<idx>/right`. Ties are `unsure`, whether both images are good or both are bad. A reply in which the release found
-    no verdict yields no score.
+    `<idx>/right`. Ties are `unsure`, whether both images are good or both are bad. A reply in which upstream's code
+    found no verdict yields no score.
     """
     votes: dict[str, str] = {}
     places: dict[tuple[str, str], str] = {}
@@ -164,7 +164,7 @@ def read_genai_arena(place: Place) -> Release:
     for file, model in _find_files(place, VOTES_FILE_PATTERN):
         for where, record in read_list(file, "votes"):
             pair, vote = require_text(record, "idx", where), require_text(record, "human_vote", where)
-            remember(places, (model, pair), where, f"pair {pair} occurs twice")
+            record_unique_key(places, (model, pair), where, f"pair {pair} occurs twice")
             if vote not in PREFERENCE_BY_VOTE or votes.setdefault(pair, vote) != vote:
                 wanted = votes.get(pair) or " or ".join(PREFERENCE_BY_VOTE)
                 raise SourceError(

@@ -4,12 +4,18 @@ An editor that changes nothing keeps everything, so combine them with a metric t
 followed.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from plumbline.operators.metrics.metric import SHARE_RANGE, Evidence, Metric, Scored, ScoreRange, View
 
-Comparison = Literal["l1", "l2", "ssim"]
+ComparisonMeasure = Literal["l1", "l2", "ssim", "psnr"]
+MAX_PSNR = 100.0
+"""Peak signal-to-noise ratio, in decibels, of two images that are equal or differ less than this.
+
+It would be infinite for two equal images.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,19 +28,24 @@ class SourceComparisonConfig(Metric):
     views: ClassVar[tuple[View, ...]] = ("edit",)
     role_keys: ClassVar[tuple[str, ...]] = ()
     ranks: ClassVar[bool] = False
-    comparison: Comparison
+    comparison: ComparisonMeasure
     """Measure to compute (plugins/edits/source_comparisons_stage.py): `l1`, the mean absolute difference of the pixels;
-    `l2`, the mean squared difference; or `ssim`, the structural similarity. Unchanged images have an `l1` and `l2` of 0
-    and an `ssim` of 1.
+    `l2`, the mean squared difference; `ssim`, the structural similarity; or `psnr`, the peak signal-to-noise ratio in
+    decibels, which follows from `l2`. Unchanged images have an `l1` and `l2` of 0, an `ssim` of 1 and a `psnr` of 100.
     """
 
     @property
     def score_range(self) -> ScoreRange | None:
-        return (-1.0, 1.0) if self.comparison == "ssim" else SHARE_RANGE
+        return {"ssim": (-1.0, 1.0), "psnr": (0.0, MAX_PSNR)}.get(self.comparison, SHARE_RANGE)
 
     def score_options(self) -> dict[str, str]:
         return {"comparison": self.comparison}
 
     def score(self, evidence: Evidence) -> Scored:
         """Return the value of the chosen comparison for the image."""
-        return Scored(evidence.row[self.comparison])
+        return Scored(_compute_psnr(evidence.row["l2"]) if self.comparison == "psnr" else evidence.row[self.comparison])
+
+
+def _compute_psnr(l2: float) -> float:
+    """Return the peak signal-to-noise ratio in decibels for a mean squared difference of colours from 0 to 1."""
+    return MAX_PSNR if l2 <= 0 else min(-10 * math.log10(l2), MAX_PSNR)

@@ -16,17 +16,18 @@ from plumbline.plugins.edits.source_comparison import SourceComparisonConfig
 
 MAX_COMPARED_SIDE = 1024
 """Longest side, in pixels, at which images are compared; larger sources are scaled down to bound the cost."""
-SSIM_WINDOW_RADIUS, SSIM_WINDOW_SIGMA = 5, 1.5
-"""Radius and standard deviation, in pixels, of SSIM's Gaussian window of 11 x 11 pixels."""
+SSIM_WINDOW_RADIUS = 5
+"""Number of pixels on each side of the centre of SSIM's Gaussian window, which has 11 x 11 pixels."""
+SSIM_WINDOW_SIGMA = 1.5
+"""Standard deviation of SSIM's Gaussian window, in pixels."""
 MIN_COMPARED_SIDE = 2 * SSIM_WINDOW_RADIUS + 1
 SSIM_LUMINANCE_CONSTANT, SSIM_CONTRAST_CONSTANT = (0.01 * 255) ** 2, (0.03 * 255) ** 2
 MIN_WHITE_BRIGHTNESS = 128
 """Minimum brightness of a white pixel in a mask."""
-MIN_GREY_DISTANCE, MAX_GREY_SHARE = 64, 0.1
-"""A pixel of a mask is grey if it is at least MIN_GREY_DISTANCE levels from black and from white.
-
-At most the fraction MAX_GREY_SHARE of a mask's pixels may be grey.
-"""
+MIN_GREY_DISTANCE = 64
+"""Minimum difference, in brightness levels, between a grey pixel of a mask and both black and white."""
+MAX_GREY_SHARE = 0.1
+"""Maximum fraction of a mask's pixels that may be grey."""
 
 
 class SourceComparison(NamedTuple):
@@ -56,7 +57,7 @@ def compare_with_source(
     if min(width, height) < MIN_COMPARED_SIDE:
         found = f"{source.width}x{source.height} pixels, but the comparison needs at least {MIN_COMPARED_SIDE} per side"
         return name_edit_error(RowError("image_too_small", f"{found}; use a larger one"), "source")
-    kept = np.ones((height, width), bool) if mask is None else _find_outside(mask, source, (width, height))
+    kept = np.ones((height, width), bool) if mask is None else _find_unmasked_pixels(mask, source, (width, height))
     if isinstance(kept, RowError):
         return kept
     both = [one if one.size == (width, height) else one.resize((width, height)) for one in (image, source)]
@@ -69,7 +70,9 @@ def compare_with_source(
     )
 
 
-def _find_outside(mask: Image.Image, source: Image.Image, size: tuple[int, int]) -> NDArray[np.bool_] | RowError:
+def _find_unmasked_pixels(
+    mask: Image.Image, source: Image.Image, size: tuple[int, int]
+) -> NDArray[np.bool_] | RowError:
     """Return an array (height, width) that is True for pixels outside the mask, at the size of the compared images."""
     if mask.size != source.size:
         found, expected = (f"{one.width}x{one.height}" for one in (mask, source))
@@ -129,4 +132,4 @@ class SourceComparisonsStage(PixelsStage):
 
     def preprocess(self, image: Image.Image, edit: Edit | None = None) -> SourceComparison | RowError:
         assert edit is not None, "the stage's metrics compare images with their sources"
-        return compare_with_source(image, *edit)
+        return compare_with_source(image, edit.source, edit.mask)

@@ -20,9 +20,8 @@ class VieScoreEditConfig(TwoQuestionsConfig):
 
     kind: Literal["viescore_edit"] = "viescore_edit"
     story: ClassVar[str] = (
-        "shows the source and the edited image to a model, which rates how well the edit follows the instruction "
-        "without "
-        "other changes, and the quality of the edited image, and takes the square root of the product"
+        "shows the source and the edited image to a model, which rates the edit and the edited image's quality, and "
+        "takes the square root of their product"
     )
     views: ClassVar[tuple[View, ...]] = ("edit", "result")
     consistency = EDIT_SCALES

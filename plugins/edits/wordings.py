@@ -24,11 +24,10 @@ class GEditRelease(VieScoreEditRelease):
     marker_file: ClassVar[str] = "GEdit-Bench/viescore/vie_prompts.py"
 
 
-MAX_RATING, MAX_REQUEST_TRIES = 25, 3
-"""Highest rating, which replaces the 10 in VIEScore's rules, and the number of requests for a reply that can be parsed.
-
-After that many requests, EditScore.evaluate guesses a rating.
-"""
+MAX_RATING = 25
+"""Highest rating; it replaces the 10 in VIEScore's rules."""
+MAX_REQUEST_TRIES = 3
+"""Maximum number of requests for a reply that can be parsed, after which EditScore.evaluate guesses a rating."""
 
 
 class EditScoreRelease(VieScoreEditRelease):
@@ -44,7 +43,7 @@ class EditScoreRelease(VieScoreEditRelease):
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
         code = checkout.parse_python(cls.marker_file)
-        shown, follows = map(code.read_plain, cls.rules)
-        context, quality = code.read_plain(cls.context), code.read_plain("_prompts_0shot_rule_PQ")
+        shown, follows = map(code.read_plain_string, cls.rules)
+        context, quality = code.read_plain_string(cls.context), code.read_plain_string("_prompts_0shot_rule_PQ")
         follows, quality = (rule.replace("10", str(MAX_RATING)) for rule in (follows, quality))
         return cls(f"{context}\n{shown}\n{follows}", f"{context}\n{quality}")

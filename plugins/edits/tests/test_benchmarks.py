@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from tests.bench_of import write_rows
-from tests.commands import newest, run
+from tests.commands import find_newest_run_folder, run
 
 
 def encode_grey(level: int) -> bytes:
@@ -23,7 +23,6 @@ def encode_grey(level: int) -> bytes:
 
 
 def write_image(path: Path, level: int) -> None:
-    """Write a uniformly grey image."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(encode_grey(level))
 
@@ -88,7 +87,7 @@ def score_results(benchmark: str, prompts: Path, folder: Path) -> tuple[pd.DataF
     given = [f"images={folder}/results", f"benchmark={benchmark}", f"benchmark.prompts={prompts}", "metric=[source_l1]"]
     ended = run("score", *given, "cluster=here", f"store={folder}/store", "max_failed=0.4")
     assert ended.code == 2, ended.err
-    run_folder = newest(folder / "store")
+    run_folder = find_newest_run_folder(folder / "store")
     return tuple(pd.read_parquet(run_folder / f"{name}.parquet") for name in ("scores", "summary"))  # type: ignore
 
 

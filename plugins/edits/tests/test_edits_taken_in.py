@@ -14,7 +14,7 @@ from PIL import Image
 
 from plumbline.pipelines.base.storage import StorageConfig
 from tests.bench_of import SMALL_OPTIONS
-from tests.commands import newest, printed, refusal
+from tests.commands import find_newest_run_folder, run_for_output, run_refused
 from tests.files import make_tar, write_files
 
 METRICS_OPTION = "metric=[source_l1,saturation]"
@@ -30,12 +30,12 @@ def draw_grey(value: int) -> bytes:
 
 def score(images: object, store: Path, *more: str, code: int = 0) -> str:
     words = [METRICS_OPTION, "models=shapes", f"images={images}", f"store={store}", *SMALL_OPTIONS, *more]
-    return printed("score", *words, code=code)
+    return run_for_output("score", *words, code=code)
 
 
 def read_distances(store: Path) -> dict[str, int | None]:
     """Return source_l1 in grey levels by image, or None if it failed; check that no other metric failed."""
-    scores = pd.read_parquet(newest(store) / "scores.parquet")
+    scores = pd.read_parquet(find_newest_run_folder(store) / "scores.parquet")
     assert scores[scores["metric"] == "saturation"]["score"].notna().all()
     found = scores[scores["metric"] == "source_l1"]
     greys = [None if pd.isna(one) else round(one * 255) for one in found["score"]]
@@ -43,7 +43,7 @@ def read_distances(store: Path) -> dict[str, int | None]:
 
 
 def read_errors(store: Path) -> list[str]:
-    return sorted(pd.read_parquet(newest(store) / "errors.parquet")["message"])
+    return sorted(pd.read_parquet(find_newest_run_folder(store) / "errors.parquet")["message"])
 
 
 def test_a_folder_of_sources_is_matched_to_the_editors_folders_by_name(tmp_path: Path) -> None:
@@ -79,9 +79,9 @@ def test_a_report_of_metrics_without_ranking_shows_images_and_distributions_but_
     texts = "\n".join(f"make it {number}" for number in range(7))
     folder = write_files(tmp_path / "edits", {"prompts.txt": texts, **sources, **edits})
     given = [f"images={folder}", "metric=[source_l1,source_ssim]", f"store={tmp_path}/store", *SMALL_OPTIONS]
-    said = printed("score", *given, "benchmark.require_every_prompt=false")
+    said = run_for_output("score", *given, "benchmark.require_every_prompt=false")
     assert "mean rank" not in said and "signed-rank" not in said and "Nothing is ranked" in said
-    html = (newest(tmp_path / "store") / "report.html").read_text()
+    html = (find_newest_run_folder(tmp_path / "store") / "report.html").read_text()
     body = html[html.index("<main>") : html.index('id="words"')]
     gallery = body[body.index('id="gallery"') :]
     assert gallery.count('<li class="card entry"') == len(edits), "the gallery shows each image once"
@@ -148,8 +148,7 @@ def test_sources_are_read_from_the_samples_of_a_tar(tmp_path: Path, source: str)
     assert read_distances(tmp_path / "store") == {"kind kind/b": None, "kind kind/a": 5}
 
 
-def write_rows_of_editors(path: str, **more: Any) -> None:
-    """Write rows as in Hugging Face datasets: an image is {bytes, path}, and several sources are a list."""
+def write_editor_rows(path: str, **more: Any) -> None:
     rows = [
         {"prompt": prompt, "model": model, "image": {"bytes": draw_grey(15), "path": None}, "before": before}
         for prompt, model, before in (
@@ -163,7 +162,7 @@ def write_rows_of_editors(path: str, **more: Any) -> None:
 
 
 def test_rows_of_several_editors_can_have_one_or_several_sources(tmp_path: Path) -> None:
-    write_rows_of_editors(f"{tmp_path}/train.parquet")
+    write_editor_rows(f"{tmp_path}/train.parquet")
     score(tmp_path / "train.parquet", tmp_path / "store", "benchmark.columns.source=before", code=1)
     assert read_distances(tmp_path / "store") == {
         "bold train/1": 45, "kind train/2": 5, "kind train/3": None, "kind train/4": None
@@ -180,13 +179,13 @@ def test_a_sweep_reads_the_sources_that_were_ingested_from_s3(tmp_path: Path, bu
         "prompts.txt": b"make it red",
     }.items():
         StorageConfig().locate(f"{bucket}/edits/{name}").write(content)
-    said = printed("ingest", f"images={bucket}/edits", f"output={tmp_path}/own")
+    said = run_for_output("ingest", f"images={bucket}/edits", f"output={tmp_path}/own")
     assert "sources: 1, from source/, by name" in said
     (row,) = pq.read_table(tmp_path / "own/kind/00000.parquet").to_pylist()
     assert row["source"] == [draw_grey(10)]
     words = [f"benchmark.prompts={tmp_path}/own/prompts.parquet", f"benchmark.images={tmp_path}/own", METRICS_OPTION]
     words += ["sweep=own_images", f"store={tmp_path}/store", *SMALL_OPTIONS]
-    assert "sources: 1, from source/, by name" in printed("sweep", *words)
+    assert "sources: 1, from source/, by name" in run_for_output("sweep", *words)
     assert read_distances(tmp_path / "store") == {"kind kind/0.png": 5}
 
 
@@ -194,7 +193,7 @@ def test_edits_without_sources_are_refused_if_a_metric_needs_sources(tmp_path: P
     folder = write_files(
         tmp_path / "edits", {"kind/make it red.png": draw_grey(15), "kind/add a hat.png": draw_grey(15)}
     )
-    line = refusal(
+    line = run_refused(
         "score", f"images={folder}", METRICS_OPTION, "models=shapes", f"store={tmp_path}/store", *SMALL_OPTIONS
     )
     assert "metrics.source_l1" in line and "benchmark.columns.source" in line

@@ -14,17 +14,16 @@ from tests.operators.tiny.roles import save_tiny_models
 METRIC_NAMES = sorted(file.stem for file in CONF.glob("metric/*.yaml"))
 JUDGE_NAMES = {"viescore_edit", "editscore", "imgedit"}
 """Metrics whose judge has random weights in this test, so that its replies cannot be parsed."""
-COLUMNS = {"source": "image", "source_caption": "image_id", "target_caption": "prompt_id"}
+COLUMN_BY_ROLE = {"source": "image", "source_caption": "image_id", "target_caption": "prompt_id"}
 """Columns for sources and captions; every image is its own source."""
 
 
 @pytest.fixture(scope="module")
 def scores(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-    """Score the images with every metric, and return the rows by metric."""
     folder = tmp_path_factory.mktemp("edits")
     models = [word for word in save_tiny_models(folder / "models") if not word.startswith("+models.vlm=")]
     judge = f"+models.vlm={{family: vlm, checkpoint: {tiny.save_qwen2_vl(folder / 'vlm')}}}"
-    columns = [f"benchmark.columns.{name}={column}" for name, column in COLUMNS.items()]
+    columns = [f"benchmark.columns.{name}={column}" for name, column in COLUMN_BY_ROLE.items()]
     bench = write_benchmark(folder / "bench", ["atlas"], count=4)
     finished = run_bench(bench, folder / "store", f"metric=[{','.join(METRIC_NAMES)}]", *models, judge, *columns)
     rows = defaultdict(list)

@@ -41,16 +41,16 @@ def make_evidence(verdict: Any) -> Evidence:
     return Evidence({"ratings": [rating._asdict() for rating in verdict.ratings], "rationale": verdict.rationale})
 
 
-def rate_editing(success: int, overediting: int) -> str:
+def write_editing_reply(success: int, overediting: int) -> str:
     return write_reply(editing_success=success, overediting=overediting)
 
 
-def rate_quality(naturalness: int, artifacts: int) -> str:
+def write_quality_reply(naturalness: int, artifacts: int) -> str:
     return write_reply(naturalness=naturalness, artifacts=artifacts)
 
 
 def test_viescore_asks_one_question_about_the_edit_and_one_about_the_edited_image() -> None:
-    ran = run(VieScoreEditConfig().inspect("paint\n {it} red"), [rate_editing(8, 6), rate_quality(9, 3)])
+    ran = run(VieScoreEditConfig().inspect("paint\n {it} red"), [write_editing_reply(8, 6), write_quality_reply(9, 3)])
     ((edit, perceptual),) = ran.rounds
     assert (edit.view, perceptual.view) == (0, 1) and VieScoreEditConfig().views == ("edit", "result")
     assert "\npaint {it} red\n" in edit.messages[0].text and "paint" not in perceptual.messages[0].text
@@ -60,19 +60,19 @@ def test_viescore_asks_one_question_about_the_edit_and_one_about_the_edited_imag
 
 
 def test_an_unreadable_reply_is_requested_once_more_for_the_same_images() -> None:
-    ran = run(VieScoreEditConfig().inspect("a"), [rate_editing(8, 6), "Well."], [rate_quality(10, 10)])
+    ran = run(VieScoreEditConfig().inspect("a"), [write_editing_reply(8, 6), "Well."], [write_quality_reply(10, 10)])
     ((again,),) = ran.rounds[1:]
     assert again.view == 1 and "could not be read" in again.messages[-1].text
     with pytest.raises(UnreadableReply):
-        run(VieScoreEditConfig().inspect("a"), ["Well.", rate_quality(1, 1)], [rate_editing(11, 0)])
+        run(VieScoreEditConfig().inspect("a"), ["Well.", write_quality_reply(1, 1)], [write_editing_reply(11, 0)])
 
 
 def test_editscore_averages_its_replies_and_scales_ratings_from_25_to_10() -> None:
     metric = EditScoreConfig(repeats=2, seed=7)
     ran = run(
         ask_repeatedly(partial(metric.inspect, "a"), 2),
-        [rate_editing(25, 10), rate_quality(20, 15)],
-        [rate_editing(5, 25), rate_quality(25, 20)],
+        [write_editing_reply(25, 10), write_quality_reply(20, 15)],
+        [write_editing_reply(5, 25), write_quality_reply(25, 20)],
     )
     assert [[(one.view, one.seed, one.temperature) for one in asked] for asked in ran.rounds] == [
         [(0, 7, 0.7), (1, 7, 0.7)], [(0, 8, 0.7), (1, 8, 0.7)],

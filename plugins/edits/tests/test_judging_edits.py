@@ -13,7 +13,7 @@ from plumbline.operators.models.families import model_config
 from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
 from plumbline.plugins.edits.imgedit import ImgEditConfig
 from tests.bench_of import write_rows
-from tests.commands import newest, printed, refusal
+from tests.commands import find_newest_run_folder, run_for_output, run_refused
 from tests.operators import tiny
 from tests.operators.models.endpoint import KEY, KEY_VARIABLE, Server, make_completion
 
@@ -40,8 +40,7 @@ def judge(server: Server) -> dict[str, Any]:
     return {"family": "openai", "checkpoint": "judge", "endpoint": server.url, "key_variable": KEY_VARIABLE}
 
 
-def summarise_requests(server: Server) -> list[tuple[int, bool]]:
-    """Return, for each request, its number of images and whether it contains the instruction."""
+def summarize_requests(server: Server) -> list[tuple[int, bool]]:
     contents = [body["messages"][0]["content"] for body in server.bodies]
     return sorted((len(content) - 1, "paint it red" in content[-1]["text"]) for content in contents)
 
@@ -56,9 +55,9 @@ def test_a_table_of_edits_is_judged_and_a_bad_source_only_affects_metrics_that_r
     vlm = ", ".join(f"{key}: {value!r}" for key, value in judge(server).items())
     given = [f"images={tmp_path}/mine.parquet", "metric=[viescore_edit,gpt4v_eval]", f"+models.vlm={{{vlm}}}"]
     given += ["models=shapes", "cluster=here", f"store={tmp_path}/store", "max_failed=0.5"]
-    assert "metrics.viescore_edit: it needs the source images" in refusal("score", *given)
-    printed("score", *given, "benchmark.columns.source=before", code=2)
-    scores = pq.read_table(newest(tmp_path / "store") / "scores.parquet").to_pylist()
+    assert "metrics.viescore_edit: it needs the source images" in run_refused("score", *given)
+    run_for_output("score", *given, "benchmark.columns.source=before", code=2)
+    scores = pq.read_table(find_newest_run_folder(tmp_path / "store") / "scores.parquet").to_pylist()
     found = {
         metric: [row["score"] for row in scores if row["metric"] == metric]
         for metric in ("viescore_edit", "gpt4v_eval")
@@ -67,7 +66,7 @@ def test_a_table_of_edits_is_judged_and_a_bad_source_only_affects_metrics_that_r
                      "gpt4v_eval": [35, 35, 35]}  # fmt: skip
     (error,) = [row["error"] for row in scores if row["error"]]
     assert error["kind"] == "corrupt_image" and error["message"].startswith("the source of the edit: ")
-    assert summarise_requests(server) == [(1, False)] * 2 + [(1, True)] * 3 + [(2, True)] * 2
+    assert summarize_requests(server) == [(1, False)] * 2 + [(1, True)] * 3 + [(2, True)] * 2
 
 
 def test_the_scorer_sends_a_judge_the_source_followed_by_the_image(server: Server) -> None:
@@ -82,6 +81,6 @@ def test_the_scorer_sends_a_judge_the_source_followed_by_the_image(server: Serve
     ]  # fmt: skip
     (body,) = server.bodies
     pictures = [part["image_url"]["url"] for part in body["messages"][0]["content"][:-1]]
-    assert len(set(pictures)) == 2 and summarise_requests(server) == [(2, True)]
+    assert len(set(pictures)) == 2 and summarize_requests(server) == [(2, True)]
     with pytest.raises(ConfigError, match="imgedit and by_skill need the sources of edited images"):
         scorer.score_table(EDITED_IMAGES, "paint it red")

@@ -132,7 +132,7 @@ def test_every_layout_is_read_into_the_expected_tables(name: str, tmp_path: Path
 @pytest.mark.parametrize(
     "name, complaint", [(name, one) for name, several in REFUSED_CONTENTS.items() for one in several]
 )
-def test_an_invalid_release_is_refused_with_its_file_and_row(
+def test_invalid_ratings_are_refused_with_their_file_and_row(
     name: str, complaint: tuple[Any, ...], tmp_path: Path
 ) -> None:
     check_complaint(LAYOUTS[name], complaint, tmp_path)
@@ -200,7 +200,7 @@ def test_correlations_with_ratings_equal_those_of_viescores_notebook(tmp_path: P
     assert judged["people", "SC", "overall"].n == 24  # there are no ratings by people for Imagic's 12 edits
 
 
-def test_the_accuracy_of_models_equals_that_of_genai_benchs_release(tmp_path: Path) -> None:
+def test_the_accuracy_of_models_equals_that_of_genai_benchs_code(tmp_path: Path) -> None:
     path = LAYOUTS["genai_arena"].write(tmp_path)
     found = run_metaeval(make_metaeval_config(tmp_path, "protocol=genai_arena", f"protocol.path={path}"))
     judged = {one.metric: one for one in found.judgements if one.statistic == "binary_accuracy"}

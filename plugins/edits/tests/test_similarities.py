@@ -10,30 +10,34 @@ from PIL import Image
 from torch.nn.functional import cosine_similarity
 from transformers import AutoTokenizer, CLIPImageProcessor, CLIPModel
 
+from plugins.edits.tests import references, tiny_lpips
 from plugins.edits.tests.test_source_comparisons import SOURCE_OPTION, draw_noise, encode_png, pivot_scores, write_edits
-from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError, ModelError
 from plumbline.operators.metrics.similarities.similarity import SimilarityConfig
 from plumbline.operators.models.families import model_config
 from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
-from tests.bench_of import images, plan_bench, prompts, run_bench, run_tables, write_rows
+from tests.bench_of import plan_bench, read_image_rows, read_prompt_rows, read_run_tables, run_bench, write_rows
 from tests.environment import ROOT
+from tests.operators import tiny
 from tests.operators.tiny import rewards
 
 METRICS_OPTION = "metric=[clip_i,clip_t,clip_direction]"
 CAPTION_OPTIONS = ("benchmark.columns.source_caption=was", "benchmark.columns.target_caption=wanted")
 CLIP_FOLDER = ROOT / "assets/clip-shapes"
-EDITED_IMAGES = [row["image"] for row in images("atlas", 4)]
-SOURCE_IMAGES = [row["image"] for row in images("flint", 5)][1:]
-TARGET_CAPTIONS = [row["text"] for row in prompts(4)]
-SOURCE_CAPTIONS = [row["text"] for row in prompts(5)][1:]
+EDITED_IMAGES = [row["image"] for row in read_image_rows("atlas", 4)]
+SOURCE_IMAGES = [row["image"] for row in read_image_rows("flint", 5)][1:]
+TARGET_CAPTIONS = [row["text"] for row in read_prompt_rows(4)]
+SOURCE_CAPTIONS = [row["text"] for row in read_prompt_rows(5)][1:]
 
 
 def compute_scores(folder: Path, store: Path, *more: str) -> Any:
-    return pivot_scores(run_tables(run_bench(folder, store, METRICS_OPTION, SOURCE_OPTION, *CAPTION_OPTIONS, *more)))
+    return pivot_scores(
+        read_run_tables(run_bench(folder, store, METRICS_OPTION, SOURCE_OPTION, *CAPTION_OPTIONS, *more))
+    )
 
 
 def compute_released_scores() -> list[list[float]]:
-    """Compute CLIP-I, CLIP-T and the directional similarity as the releases do, with the CLIP in transformers.
+    """Compute CLIP-I, CLIP-T and the directional similarity as upstream's code does, with the CLIP in transformers.
 
     CLIP-I and CLIP-T come from MagicBrush (OSU-NLP-Group/MagicBrush fcfc892, evaluation/image_eval.py), and the
     directional similarity comes from InstructPix2Pix (timothybrooks/instruct-pix2pix 0dffd1e,
@@ -73,7 +77,7 @@ def test_similarities_equal_those_of_magicbrush_and_instructpix2pix(tmp_path: Pa
         tmp_path / "bench", SOURCE_IMAGES, **({} if of_prompts else {"was": SOURCE_CAPTIONS, "wanted": TARGET_CAPTIONS})
     )
     if of_prompts:
-        rows = zip(prompts(4), SOURCE_CAPTIONS, TARGET_CAPTIONS, strict=True)
+        rows = zip(read_prompt_rows(4), SOURCE_CAPTIONS, TARGET_CAPTIONS, strict=True)
         write_rows(folder / "prompts.parquet", [{**row, "was": was, "wanted": wanted} for row, was, wanted in rows])
     found = compute_scores(folder, tmp_path / "store")[["clip_i", "clip_t", "clip_direction"]]
     for row, expected in zip(found.to_numpy().tolist(), compute_released_scores(), strict=True):
@@ -108,7 +112,7 @@ def test_a_missing_caption_or_source_only_fails_the_metrics_that_read_it(tmp_pat
     )
     folder = write_edits(tmp_path / "bench", [*SOURCE_IMAGES[:3], b"nonsense"], was=was, wanted=wanted)
     finished = run_bench(folder, tmp_path / "store", METRICS_OPTION, SOURCE_OPTION, *CAPTION_OPTIONS)
-    tables = run_tables(finished)
+    tables = read_run_tables(finished)
     scores = pivot_scores(tables)
     assert scores["clip_i"].isna().tolist() == [False, False, False, True]
     assert scores["clip_t"].isna().tolist() == [False, True, False, False]
@@ -133,11 +137,11 @@ def test_missing_sources_and_captions_are_refused_before_anything_runs(tmp_path:
     with pytest.raises(ConfigError, match="supports compares=prompt or caption, not source"):
         model = f"+models.m={{family: blip_itm, checkpoint: {folder}}}"
         plan_bench(folder, tmp_path / "store", "metric=[clip_i]", SOURCE_OPTION, "metrics.clip_i.model=m", model)
-    with pytest.raises(ConfigError, match="similarity measure: expected cosine with compares=source, got logit"):
+    with pytest.raises(ConfigError, match="measure: expected cosine or distance with compares=source, got logit"):
         SimilarityConfig(model="clip", compares="source", measure="logit")
 
 
-def test_captions_can_be_passed_in_python(tmp_path: Path) -> None:
+def test_a_scorer_accepts_captions_with_its_images(tmp_path: Path) -> None:
     models = {
         "clip": model_config(family="clip", checkpoint=str(CLIP_FOLDER)),
         "dino": model_config(family="dino", checkpoint=str(rewards.save_dino(tmp_path / "dino"))),
@@ -162,3 +166,35 @@ def test_captions_can_be_passed_in_python(tmp_path: Path) -> None:
         scorer.score_table(EDITED_IMAGES, "", sources=SOURCE_IMAGES, captions=both[:3])
     with pytest.raises(ConfigError, match=r"captions\[0\]: expected two texts"):
         scorer.score_table(EDITED_IMAGES, "", sources=SOURCE_IMAGES, captions=["ab", *both[1:]])
+
+
+def test_lpips_compares_an_edit_with_its_source_at_the_size_of_the_source(tmp_path: Path) -> None:
+    folder = write_edits(tmp_path / "bench", [EDITED_IMAGES[0], *SOURCE_IMAGES[1:3], encode_png(draw_noise(1, 31, 64))])
+    checkpoint = tiny_lpips.save_lpips(tmp_path / "lpips_alex")
+    given = (SOURCE_OPTION, f"+models.lpips={{family: lpips, checkpoint: '{checkpoint}'}}")
+    tables = read_run_tables(run_bench(folder, tmp_path / "store", "metric=[lpips]", *given))
+    scores = pivot_scores(tables)["lpips"].tolist()
+    weights = tiny_lpips.make_weights("alex")
+    expected = [
+        references.measure_lpips(weights, "alex", open_image(edited).resize(before.size), before)
+        for edited, before in zip(EDITED_IMAGES[1:3], map(open_image, SOURCE_IMAGES[1:3]), strict=True)
+    ]
+    assert scores[0] == 0 and scores[1:3] == pytest.approx(expected, rel=1e-4) and all(expected)
+    (error,) = tables["errors"].to_dict("records")
+    assert error["kind"] == "image_too_small"
+    assert error["message"].startswith("the source of the edit: 31x64 pixels, but LPIPS needs at least 32 per side")
+
+
+def test_a_distance_is_only_measured_between_images(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected cosine or logit or match or reward with compares=prompt"):
+        SimilarityConfig(model="lpips", measure="distance")
+    folder = tmp_path / "lpips_alex"
+    tiny_lpips.save_lpips(folder)
+    tiny.write_json(folder / "config.json", {"model_type": "lpips", "net": "squeeze"})
+    metrics = {"lpips": SimilarityConfig(model="lpips", measure="distance", compares="source")}
+    models = {"lpips": model_config(family="lpips", checkpoint=str(folder))}
+    with pytest.raises(ModelError, match=r"`net` of config\.json is 'squeeze'; only alex and vgg are supported"):
+        Scorer(ScorerConfig(models=models, metrics=metrics))
+    models = {"lpips": model_config(family="clip", checkpoint=str(CLIP_FOLDER))}
+    with pytest.raises(ConfigError, match="returns cosine or logit, not distance"):
+        Scorer(ScorerConfig(models=models, metrics=metrics))

@@ -15,9 +15,18 @@ from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
 from plumbline.plugins.edits.source_comparison import SourceComparisonConfig
 from plumbline.plugins.edits.source_comparisons_stage import compare_with_source
-from tests.bench_of import images, plan_bench, prompts, run_bench, run_plan, run_tables, write_benchmark, write_rows
+from tests.bench_of import (
+    plan_bench,
+    read_image_rows,
+    read_prompt_rows,
+    read_run_tables,
+    run_bench,
+    run_plan,
+    write_benchmark,
+    write_rows,
+)
 
-METRICS_OPTION = "metric=[source_l1,source_l2,source_ssim]"
+METRICS_OPTION = "metric=[source_l1,source_l2,source_ssim,source_psnr]"
 SOURCE_OPTION, URI_OPTION = "benchmark.columns.source=before", "benchmark.columns.source_uri=from"
 MASK_OPTION = "benchmark.columns.mask=where"
 
@@ -33,7 +42,6 @@ def draw_noise(seed: int, width: int = 40, height: int = 30) -> Image.Image:
 
 
 def draw_mask(white: range, width: int = 40, height: int = 30) -> Image.Image:
-    """Draw a mask that is white in the given range of pixel columns."""
     mask = Image.new("L", (width, height))
     mask.paste(255, (white.start, 0, white.stop, height))
     return mask
@@ -44,29 +52,30 @@ def write_edits(folder: Path, sources: list[Any], column: str = "before", **more
     columns = {column: sources, **more_columns}
     rows = [
         {**row, **{name: values[place] for name, values in columns.items()}}
-        for place, row in enumerate(images("atlas", len(sources)))
+        for place, row in enumerate(read_image_rows("atlas", len(sources)))
     ]
     write_rows(folder / "images" / "atlas" / "00000.parquet", rows)
     return folder
 
 
 def compute_scores(folder: Path, store: Path, *more: str) -> Any:
-    return pivot_scores(run_tables(run_bench(folder, store, METRICS_OPTION, *more)))
+    return pivot_scores(read_run_tables(run_bench(folder, store, METRICS_OPTION, *more)))
 
 
 def pivot_scores(tables: Any) -> Any:
-    """Return a table with a row for each image, in image order, and a column of scores for each metric."""
     scores = tables["scores"].pivot(index="image_id", columns="metric", values="score")
-    return scores.loc[[row["image_id"] for row in images("atlas", len(scores))]]
+    return scores.loc[[row["image_id"] for row in read_image_rows("atlas", len(scores))]]
 
 
 def test_a_sweep_compares_each_image_with_its_source_as_the_scorer_does(tmp_path: Path) -> None:
-    own = [row["image"] for row in images("atlas", 4)]
+    own = [row["image"] for row in read_image_rows("atlas", 4)]
     given = [*own[:3], encode_png(draw_noise(1))]
     folder = write_edits(tmp_path / "bench", given)
     found = compute_scores(folder, tmp_path / "store", SOURCE_OPTION)
     assert found["source_l1"].tolist()[:3] == [0, 0, 0] and found["source_ssim"].tolist()[:3] == pytest.approx([1] * 3)
-    metrics = {f"source_{name}": SourceComparisonConfig(comparison=name) for name in ("l1", "l2", "ssim")}
+    assert found["source_psnr"].tolist()[:3] == [100] * 3, "the ratio of equal images, which is infinite, is cut"
+    assert found["source_psnr"].iloc[3] == pytest.approx(-10 * np.log10(found["source_l2"].iloc[3]))
+    metrics = {f"source_{name}": SourceComparisonConfig(comparison=name) for name in ("l1", "l2", "ssim", "psnr")}
     table = Scorer(ScorerConfig(models={}, metrics=metrics)).score_table(own, "an edit", sources=given)
     assert found[list(metrics)].to_numpy().T.ravel() == pytest.approx(table["score"].to_pylist())
 
@@ -93,7 +102,7 @@ def test_a_source_is_read_from_its_uri_and_a_changed_file_is_scored_again(tmp_pa
 def test_an_unusable_source_is_an_error_about_the_source(tmp_path: Path) -> None:
     huge = encode_png(Image.new("RGB", (700, 20)))
     folder = write_edits(tmp_path / "bench", [b"nonsense", None, huge, encode_png(draw_noise(1, 8, 8))])
-    tables = run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l1]", SOURCE_OPTION))
+    tables = read_run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l1]", SOURCE_OPTION))
     assert tables["scores"]["score"].isna().all()
     errors = tables["errors"].sort_values("row")
     assert errors["kind"].tolist() == ["corrupt_image", "missing_image", "image_too_large", "image_too_small"]
@@ -102,7 +111,7 @@ def test_an_unusable_source_is_an_error_about_the_source(tmp_path: Path) -> None
 
 def test_only_pixels_outside_the_mask_are_compared(tmp_path: Path) -> None:
     """Each source differs from its image only in the right quarter, which is grey."""
-    own = [Image.open(io.BytesIO(row["image"])).convert("RGB") for row in images("atlas", 4)]
+    own = [Image.open(io.BytesIO(row["image"])).convert("RGB") for row in read_image_rows("atlas", 4)]
     width, height = own[0].size
     sources = [image.copy() for image in own]
     for image in sources:
@@ -143,7 +152,7 @@ def test_an_unusable_mask_is_an_error_about_the_mask_and_affects_no_other_metric
         encode_png(draw_mask(range(9))),
     ]
     folder = write_edits(tmp_path / "bench", [encode_png(draw_noise(1))] * 6, where=masks)
-    tables = run_tables(
+    tables = read_run_tables(
         run_bench(folder, tmp_path / "store", "metric=[source_l2,saturation]", SOURCE_OPTION, MASK_OPTION)
     )
     scores = pivot_scores(tables)
@@ -235,8 +244,7 @@ def test_comparisons_equal_those_of_a_direct_implementation(seed: int) -> None:
 
 
 def write_prompts(folder: Path, sources: list[Any]) -> None:
-    """Write prompts with sources, in a different order than the images."""
-    rows = [{**row, "before": source} for row, source in zip(prompts(len(sources)), sources, strict=True)]
+    rows = [{**row, "before": source} for row, source in zip(read_prompt_rows(len(sources)), sources, strict=True)]
     write_rows(folder / "prompts.parquet", rows[::-1], row_group=2)
 
 
@@ -248,17 +256,19 @@ def write_prompt_sources(folder: Path, sources: list[Any]) -> Path:
 
 
 def test_sources_in_the_prompts_file_apply_to_the_images_of_all_generators(tmp_path: Path) -> None:
-    folder = write_prompt_sources(tmp_path / "bench", [row["image"] for row in images("atlas", 4)])
+    folder = write_prompt_sources(tmp_path / "bench", [row["image"] for row in read_image_rows("atlas", 4)])
     planned = plan_bench(folder, tmp_path / "store", "metric=[source_l1]", SOURCE_OPTION)
     assert f"sources: the column 'before' of {folder}/prompts.parquet" in planned.sources.origin_lines
-    scores = run_tables(run_plan(planned))["scores"].pivot(index="prompt_id", columns="generator", values="score")
+    scores = read_run_tables(run_plan(planned))["scores"].pivot(index="prompt_id", columns="generator", values="score")
     assert (scores["atlas"] == 0).all() and (scores["flint"] > 0).all() and len(scores) == 4
 
 
 def test_sources_in_the_image_table_take_precedence_over_those_of_the_prompts(tmp_path: Path) -> None:
     folder = write_prompt_sources(tmp_path / "bench", [{"bytes": encode_png(draw_noise(1)), "path": "a.png"}] * 4)
-    write_rows(folder / "images/flint/00000.parquet", [{**row, "before": row["image"]} for row in images("flint", 4)])
-    scores = run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l1]", SOURCE_OPTION))["scores"]
+    write_rows(
+        folder / "images/flint/00000.parquet", [{**row, "before": row["image"]} for row in read_image_rows("flint", 4)]
+    )
+    scores = read_run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l1]", SOURCE_OPTION))["scores"]
     by_generator = scores.groupby("generator")["score"]
     assert by_generator.max()["flint"] == 0 and by_generator.min()["atlas"] > 0
 
@@ -267,26 +277,26 @@ def test_masks_in_the_prompts_file_can_be_combined_with_sources_in_the_image_tab
     folder = write_edits(tmp_path / "bench", [encode_png(draw_noise(1, 64, 64))] * 4)
     lower = Image.new("L", (64, 64))
     lower.paste(255, (0, 32, 64, 64))
-    write_rows(folder / "prompts.parquet", [{**row, "where": encode_png(lower)} for row in prompts(4)[::-1]])
-    scores = run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l1]", SOURCE_OPTION, MASK_OPTION))[
+    write_rows(folder / "prompts.parquet", [{**row, "where": encode_png(lower)} for row in read_prompt_rows(4)[::-1]])
+    scores = read_run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l1]", SOURCE_OPTION, MASK_OPTION))[
         "scores"
     ]
-    with Image.open(io.BytesIO(images("atlas", 1)[0]["image"])) as first:
+    with Image.open(io.BytesIO(read_image_rows("atlas", 1)[0]["image"])) as first:
         both = [np.asarray(one.convert("RGB").resize((64, 64)), float) for one in (first, draw_noise(1, 64, 64))]
-    own = scores.set_index("prompt_id")["score"][images("atlas", 1)[0]["prompt_id"]]
+    own = scores.set_index("prompt_id")["score"][read_image_rows("atlas", 1)[0]["prompt_id"]]
     assert own == pytest.approx(np.abs(both[0] - both[1])[:32].mean() / 255)
 
 
 def test_sources_in_the_prompts_file_can_be_paths_relative_to_its_folder(tmp_path: Path) -> None:
     folder = write_prompt_sources(tmp_path / "bench", [None] * 4)
     (folder / "before").mkdir()
-    for number, row in enumerate(images("atlas", 4)):
+    for number, row in enumerate(read_image_rows("atlas", 4)):
         (folder / f"before/{number}.png").write_bytes(row["image"])
-    rows = pd.DataFrame(prompts(4))[["prompt_id", "text"]].assign(source=[f"before/{n}.png" for n in range(4)])
+    rows = pd.DataFrame(read_prompt_rows(4))[["prompt_id", "text"]].assign(source=[f"before/{n}.png" for n in range(4)])
     rows.loc[3, "source"] = "../outside.png"
     rows[::-1].to_csv(folder / "prompts.csv", index=False)
     words = (f"benchmark.prompts={folder}/prompts.csv", "benchmark.columns.source_uri=source")
-    tables = run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l1]", *words))
+    tables = read_run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l1]", *words))
     scores = tables["scores"].pivot(index="prompt_id", columns="generator", values="score")
     assert scores["atlas"].dropna().tolist() == [0, 0, 0] and (scores["flint"].dropna() > 0).all()
     assert set(tables["errors"]["kind"]) == {"uri_refused"}
@@ -304,23 +314,23 @@ def test_a_changed_source_of_a_prompt_only_changes_metrics_that_read_sources(tmp
         write_prompts(folder, sources)
         planned = plan_bench(folder, store, "metric=[saturation,source_l1]", SOURCE_OPTION)
         assert {cell.recipe.metric for cell in planned.plan.missing} == {"source_l1"}
-        tables.append(run_tables(run_plan(planned))["scores"].query("metric == 'source_l1'"))
+        tables.append(read_run_tables(run_plan(planned))["scores"].query("metric == 'source_l1'"))
     before, after = tables
     changed = before["score"].to_numpy() != after["score"].to_numpy()
-    assert changed.sum() == 2 and set(after[changed]["prompt_id"]) == {prompts(4)[3]["prompt_id"]}
+    assert changed.sum() == 2 and set(after[changed]["prompt_id"]) == {read_prompt_rows(4)[3]["prompt_id"]}
 
 
 def test_a_prompt_with_a_missing_or_damaged_source_only_fails_metrics_that_read_it(tmp_path: Path) -> None:
     folder = write_prompt_sources(
         tmp_path / "bench", [b"nonsense", None, encode_png(draw_noise(1)), encode_png(draw_noise(1))]
     )
-    tables = run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l1,saturation]", SOURCE_OPTION))
+    tables = read_run_tables(run_bench(folder, tmp_path / "store", "metric=[source_l1,saturation]", SOURCE_OPTION))
     assert tables["scores"].groupby("metric")["score"].count().to_dict() == {"saturation": 8, "source_l1": 4}
     assert sorted(tables["errors"]["kind"]) == ["corrupt_image"] * 2 + ["missing_image"] * 2
 
 
 def test_a_text_column_configured_as_images_is_refused_before_anything_runs(tmp_path: Path) -> None:
     folder = write_prompt_sources(tmp_path / "bench", [None] * 4)
-    pd.DataFrame(prompts(4)).assign(before="a.png", skills="").to_csv(folder / "prompts.csv", index=False)
+    pd.DataFrame(read_prompt_rows(4)).assign(before="a.png", skills="").to_csv(folder / "prompts.csv", index=False)
     with pytest.raises(ConfigError, match=r"prompts\.csv: 'before' contains text.*source_uri"):
         plan_bench(folder, tmp_path / "store", METRICS_OPTION, SOURCE_OPTION, f"benchmark.prompts={folder}/prompts.csv")

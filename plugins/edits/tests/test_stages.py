@@ -16,7 +16,13 @@ from plumbline.operators.models.families import model_config
 from plumbline.operators.stages.graph import check_image_inputs, make_nodes
 from plumbline.plugins.edits.viescore_edit import VieScoreEditConfig
 from tests.operators import tiny
-from tests.operators.stages.test_judging import Chain, ScriptedVlm, compute_colour, draw_images, list_error_kinds
+from tests.operators.stages.test_judging import (
+    ScriptedChain,
+    ScriptedVlm,
+    compute_colour,
+    draw_images,
+    list_error_kinds,
+)
 
 EDIT_REPLY = '{"editing_success": 8, "overediting": 6, "naturalness": 9, "artifacts": 3, "rationale": "So."}'
 
@@ -33,29 +39,31 @@ def test_the_judge_sees_source_and_image_in_one_question_and_only_the_image_in_t
     judge = ScriptedVlm(lambda image, request: EDIT_REPLY)
     metrics = {"edit": VieScoreEditConfig(), "consistency": VieScoreEditConfig(part="consistency")}
     sources = draw_images(4)[2:]
-    chain = Chain(metrics, make_edits([[source] for source in sources]), judge=judge).run(image_batch=image_batch)
+    chain = ScriptedChain(metrics, make_edits([[source] for source in sources]), judge=judge).run(
+        image_batch=image_batch
+    )
     both = [f"{compute_colour(source)} then {compute_colour(image)}" for image, source in enumerate((2, 3))]
     assert judge.encoded == [both[0], compute_colour(0), both[1], compute_colour(1)]
     shown = {image: "instruction" in request.messages[0].text.lower() for image, request in judge.asked}
     assert shown == {both[0]: True, compute_colour(0): False, both[1]: True, compute_colour(1): False}
-    assert [row["score"] for row in chain.rows("edit")] == pytest.approx([(6 * 3) ** 0.5] * 2)
-    assert [row["score"] for row in chain.rows("consistency")] == [6, 6]
+    assert [row["score"] for row in chain.list_rows("edit")] == pytest.approx([(6 * 3) ** 0.5] * 2)
+    assert [row["score"] for row in chain.list_rows("consistency")] == [6, 6]
 
 
 def test_an_unusable_source_only_fails_its_row() -> None:
     one, other = draw_images(2)
-    chain = Chain({"edit": VieScoreEditConfig()}, make_edits([[one], [b"no image"], [], [one, other]]),
+    chain = ScriptedChain({"edit": VieScoreEditConfig()}, make_edits([[one], [b"no image"], [], [one, other]]),
                   judge=ScriptedVlm(lambda image, request: EDIT_REPLY)).run()  # fmt: skip
-    assert list_error_kinds(chain.rows("edit")) == [None, "corrupt_image", "missing_image", "too_many_images"]
-    assert all(row["error"]["message"].startswith("the source of the edit: ") for row in chain.rows("edit")[1:])
+    assert list_error_kinds(chain.list_rows("edit")) == [None, "corrupt_image", "missing_image", "too_many_images"]
+    assert all(row["error"]["message"].startswith("the source of the edit: ") for row in chain.list_rows("edit")[1:])
 
 
 def test_a_verdict_is_reused_until_the_source_changes() -> None:
     one, other = draw_images(2)
-    before = Chain(
+    before = ScriptedChain(
         {"edit": VieScoreEditConfig()}, make_edits([[one], [one]]), judge=ScriptedVlm(lambda *_: EDIT_REPLY)
     ).run()
-    after = Chain(
+    after = ScriptedChain(
         {"edit": VieScoreEditConfig()}, make_edits([[one], [other]]), judge=ScriptedVlm(lambda *_: EDIT_REPLY)
     ).run(before)
     assert after.models["judge"].encoded == [f"{compute_colour(1)} then {compute_colour(1)}", compute_colour(1)]
@@ -70,7 +78,7 @@ def test_metrics_that_read_sources_share_a_separate_pass() -> None:
 def test_a_model_that_accepts_a_single_image_is_refused_for_edits() -> None:
     metrics, served = {"e": VieScoreEditConfig()}, {"family": "openai", "checkpoint": "gpt"}
     check_image_inputs(make_nodes(metrics), {"vlm": model_config(**served)}, Clips())
-    with pytest.raises(ConfigError, match=r"metrics\.e uses sources of images, .* set clips\.shown=each"):
+    with pytest.raises(ConfigError, match=r"metrics\.e compares images with their sources, .* set clips\.shown=each"):
         check_image_inputs(make_nodes(metrics), {"vlm": model_config(**served)}, Clips(shown="video"))
     captioner = {"vlm": model_config(family="captioner", checkpoint="owner/name")}
     with pytest.raises(ConfigError, match=r"metrics\.e: .* the model of role 'vlm', owner/name, takes one image"):

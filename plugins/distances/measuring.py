@@ -1,0 +1,370 @@
+"""Measures the distances of generators' images from the reference images, with intervals where these hold."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import combinations
+from math import erfc, sqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.base.sentences import format_quantity
+from plumbline.operators.statistics.ordering import holm
+from plumbline.operators.statistics.poisson_bootstrap import hash_ids
+from plumbline.pipelines.running.events import Watch
+from plumbline.pipelines.store.runs import name_by_time
+from plumbline.pipelines.store.store import Store
+from plumbline.pipelines.sweeps.computing import CellTables, compute_and_repair, inspect_cells, register_sweep
+from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
+from plumbline.plugins.distances.distance_config import Distance, DistanceConfig
+from plumbline.plugins.distances.features import ClusterSums, FeatureBatch, PromptEffects
+from plumbline.plugins.distances.features_stage import FEATURES_STAGE, read_features
+from plumbline.plugins.distances.frechet import SplitMoments, compute_frechet, derive_frechet, extrapolate, sum_moments
+from plumbline.plugins.distances.image_sets import open_generated, open_reference
+from plumbline.plugins.distances.mmd import estimate_mmd
+
+MIN_PROMPTS = 20
+"""Minimum number of prompts in each set for an interval."""
+MIN_IMAGES_PER_FEATURE = 3
+"""Minimum number of images per feature for an interval of FID: the halves then have more images than features."""
+USUAL_IMAGES = 10_000
+"""Number of images below which published distances are not comparable."""
+Z_95 = 1.959964
+"""Quantile of the normal distribution for intervals at 95%."""
+
+
+class PlannedDistances(NamedTuple):
+    """The sweeps that compute the features of the generators' images and of the reference images."""
+
+    config: DistanceConfig
+    generated: PlannedSweep
+    reference: PlannedSweep
+
+
+class Estimate(NamedTuple):
+    """Distance of infinitely many images, with its sampling error."""
+
+    distance: float
+    error: float
+    """Standard error."""
+    effects: PromptEffects
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The interval at 95%; distances are at least 0."""
+        return max(self.distance - Z_95 * self.error, 0.0), max(self.distance + Z_95 * self.error, 0.0)
+
+
+class Measured(NamedTuple):
+    """The distance of one generator's images from the reference images."""
+
+    distance: Distance
+    generator: str
+    images: int
+    reference_images: int
+    value: float
+    """The number that the release prints; it is too large for a finite number of images."""
+    estimate: Estimate | None
+    reason: str = ""
+    """Sentence with the reason if there is no estimate; otherwise empty."""
+
+
+class Comparison(NamedTuple):
+    """Two generators' distances from the same reference images."""
+
+    distance: Distance
+    closer: str
+    farther: str
+    difference: float
+    low: float
+    high: float
+    p_value: float
+    """Two-sided p-value, corrected by Holm's method for all pairs of generators."""
+
+
+class FailedImages(NamedTuple):
+    """Images of a set that have no features."""
+
+    name: str
+    total: int
+    failed: int
+    kinds: Mapping[str, int]
+    problems: tuple[str, ...]
+    """Reasons why whole shards have no features."""
+
+
+class MeasuredDistances(NamedTuple):
+    """Results of jobs.distance."""
+
+    distances_id: str
+    measured: Sequence[Measured]
+    comparisons: Sequence[Comparison]
+    failed: Sequence[FailedImages]
+    notes: Sequence[str]
+
+    @property
+    def folder(self) -> str:
+        """Path of the result's folder within the store."""
+        return f"distances/{self.distances_id}"
+
+
+@dataclass(frozen=True)
+class StoredFeatures:
+    """The features of a set of images, which are read from the store whenever they are iterated over."""
+
+    cells: CellTables
+    paths: Sequence[str]
+    below: int = 2**64
+    """Only prompts whose hash is below this number are read."""
+    images: int = field(init=False)
+    width: int = field(init=False)
+    prompts: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Count the images, their features and their prompts."""
+        images, width, prompts = 0, 0, [np.zeros(0, np.uint64)]
+        for batch in self:
+            images, width = images + len(batch.features), batch.features.shape[1]
+            prompts.append(np.unique(batch.prompts))
+        for name, value in (("images", images), ("width", width), ("prompts", len(np.unique(np.concatenate(prompts))))):
+            object.__setattr__(self, name, value)
+
+    def __iter__(self) -> Iterator[FeatureBatch]:
+        for path in self.paths:
+            table = self.cells.read(path, ["image_id", "prompt_id", "features"])
+            table = table.filter(pc.is_valid(table.column("features")))
+            lists = table.column("features").to_pylist()
+            ids = pc.coalesce(table.column("prompt_id"), table.column("image_id")).to_pylist()
+            prompts = np.repeat(hash_ids(ids), [len(images) for images in lists]) if ids else np.zeros(0, np.uint64)
+            if not len(prompts):
+                continue
+            features = read_features(lists)
+            if self.below < 2**64:
+                chosen = prompts < np.uint64(self.below)
+                prompts, features = prompts[chosen], features[chosen]
+            if len(prompts):
+                yield FeatureBatch(prompts, features)
+
+    def load(self) -> FeatureBatch:
+        """Return all features at once."""
+        batches = list(self)
+        return FeatureBatch(
+            np.concatenate([batch.prompts for batch in batches]), np.concatenate([batch.features for batch in batches])
+        )
+
+    def select_part(self, images: int) -> "StoredFeatures":
+        """Return a random part of about this many images; the parts of all sets contain the same prompts."""
+        if self.images <= images:
+            return self
+        return StoredFeatures(self.cells, self.paths, int(2**64 * images / self.images))
+
+
+class _ComputedSet(NamedTuple):
+    cells: CellTables
+    failed: FailedImages
+
+
+def plan_distances(config: DistanceConfig) -> PlannedDistances:
+    """Plan the features of all images; raise ConfigError if there are no images or a model is missing."""
+    generated = plan_sweep(config.make_sweep(open_generated(config)), wanted=(FEATURES_STAGE,))
+    reference = plan_sweep(config.make_sweep(open_reference(config)), wanted=(FEATURES_STAGE,))
+    return PlannedDistances(config, generated, reference)
+
+
+def measure_distances(planned: PlannedDistances, watch: Watch) -> MeasuredDistances:
+    """Compute missing features, measure all distances, and write them to the store."""
+    reference = _compute_features(planned.reference, watch, "the reference")
+    generated = _compute_features(planned.generated, watch, "the generators")
+    measured: list[Measured] = []
+    comparisons: list[Comparison] = []
+    notes: list[str] = []
+    for distance in planned.config.distances:
+        references = StoredFeatures(reference.cells, _list_paths(reference.cells, distance, None))
+        of_distance = _measure(planned.config, distance, generated.cells, references, notes)
+        measured += of_distance
+        comparisons += compare_generators(of_distance)
+    store = planned.generated.store
+    result = MeasuredDistances(
+        name_by_time(store, datetime.now(UTC)), measured, comparisons, [reference.failed, generated.failed], notes
+    )
+    _write_result(store, planned.config, result)
+    return result
+
+
+def _compute_features(planned: PlannedSweep, watch: Watch, name: str) -> _ComputedSet:
+    """Compute the missing features of a set, and read all of them once, so that damaged cells are computed again."""
+    with register_sweep(planned, watch) as (sweep, both):
+        sweep, outcomes, kinds = compute_and_repair(
+            sweep, both, lambda now, outcomes: inspect_cells(now, outcomes, _count_errors)
+        )
+    lost = [outcome for outcome in outcomes.values() if outcome.state == "failed"]
+    rows = sum(shard.rows for shard in sweep.plan.images.of_shard) * len(sweep.config.metrics)
+    lost_rows = sum(
+        cell.shard.rows for cell in sweep.plan.cells if cell.path in outcomes and outcomes[cell.path].state == "failed"
+    )
+    failed = FailedImages(
+        name, rows, lost_rows + sum((kinds or {}).values()), kinds or {}, tuple({one.message: None for one in lost})
+    )
+    return _ComputedSet(CellTables(sweep.plan, sweep.store, outcomes), failed)
+
+
+def _count_errors(cells: CellTables) -> Counter[str]:
+    kinds = Counter[str]()
+    for path in cells.list_paths(cells.plan.cells):
+        errors = cells.read(path, ["error"]).column("error").drop_null()
+        kinds.update(error["kind"] for error in errors.to_pylist())
+    return kinds
+
+
+def _list_paths(cells: CellTables, distance: Distance, generator: str | None) -> list[str]:
+    """Return the cells with a distance's features, of one generator's images or of all."""
+    shards = [shard for shard in cells.plan.images.of_shard if generator in (None, shard.group)]
+    return cells.list_paths(cells.plan.images.select(cells.plan.recipes[distance][FEATURES_STAGE], shards))
+
+
+def _measure(
+    config: DistanceConfig, distance: Distance, cells: CellTables, reference: StoredFeatures, notes: list[str]
+) -> list[Measured]:
+    """Return the distances of all generators; append notes about sets that are compared in part, or that are small."""
+    generators = list(dict.fromkeys(shard.group for shard in cells.plan.images.of_shard))
+    if reference.images < 2:
+        raise ConfigError(
+            f"reference={config.reference}: expected at least 2 images with features, found {reference.images}"
+        )
+    part = reference.select_part(config.cmmd_images) if distance == "cmmd" else reference
+    loaded = part.load() if distance == "cmmd" else None
+    moments = sum_moments(reference, reference.width) if distance == "fid" else None
+    measured = []
+    for generator in generators:
+        features = StoredFeatures(cells, _list_paths(cells, distance, generator))
+        if features.images < 2:
+            notes.append(
+                f"{distance}: {generator} has {format_quantity(features.images, 'image')} with features; "
+                f"expected 2 or more"
+            )
+            continue
+        if loaded is not None:
+            own = features.select_part(config.cmmd_images)
+            if own.images < features.images or part.images < reference.images:
+                notes.append(
+                    f"{distance}: a random part was compared, {own.images} of {features.images} images of {generator} "
+                    f"and {part.images} of {reference.images} reference images; raise cmmd_images to compare more"
+                )
+            measured.append(_measure_cmmd(generator, own, loaded, min(own.prompts, part.prompts)))
+        else:
+            assert moments is not None
+            measured.append(_measure_fid(generator, features, reference, moments))
+    return measured
+
+
+def _measure_cmmd(generator: str, features: StoredFeatures, reference: FeatureBatch, prompts: int) -> Measured:
+    found = estimate_mmd(features.load(), reference)
+    measured = Measured("cmmd", generator, features.images, len(reference.features), found.value, None)
+    if prompts < MIN_PROMPTS:
+        return measured._replace(reason=_explain_few_prompts("cmmd", prompts))
+    return measured._replace(estimate=Estimate(found.unbiased, found.effects.standard_error, found.effects))
+
+
+def _measure_fid(
+    generator: str, features: StoredFeatures, reference: StoredFeatures, reference_moments: SplitMoments
+) -> Measured:
+    moments = sum_moments(features, features.width)
+    value = compute_frechet(moments.whole, reference_moments.whole)
+    measured = Measured("fid", generator, features.images, reference.images, value, None)
+    fewest, needed = min(features.images, reference.images), MIN_IMAGES_PER_FEATURE * features.width
+    if fewest < needed:
+        reason = f"fid: no interval, because {fewest} images cannot show how {features.width} features vary together"
+        return measured._replace(reason=f"{reason}; give {needed} or more of each set, or use cmmd")
+    prompts = min(features.prompts, reference.prompts)
+    if prompts < MIN_PROMPTS:
+        return measured._replace(reason=_explain_few_prompts("fid", prompts))
+    influence = derive_frechet(moments.whole, reference_moments.whole)
+    sums = ClusterSums()
+    for batch in features:
+        sums.add(batch.prompts, influence.measure_first(batch.features, moments.whole) / features.images)
+    for batch in reference:
+        sums.add(batch.prompts, influence.measure_second(batch.features, reference_moments.whole) / reference.images)
+    effects = sums.sum_by_prompt()
+    extrapolated, split_error = extrapolate(moments, reference_moments, value)
+    return measured._replace(estimate=Estimate(extrapolated, sqrt(effects.standard_error**2 + split_error**2), effects))
+
+
+def _explain_few_prompts(distance: Distance, prompts: int) -> str:
+    return (
+        f"{distance}: no interval, because {format_quantity(prompts, 'prompt')} cannot show how much the "
+        f"distance varies; give "
+        f"{MIN_PROMPTS} or more of each set"
+    )
+
+
+def compare_generators(measured: Sequence[Measured]) -> list[Comparison]:
+    """Return each two generators' difference in a distance, the closer generator first.
+
+    The errors of the two distances are not independent, because both depend on the same reference images.
+    """
+    found = []
+    for one, other in combinations([each for each in measured if each.estimate is not None], 2):
+        first, second = sorted((one, other), key=lambda each: each.estimate.distance if each.estimate else 0.0)
+        assert first.estimate is not None and second.estimate is not None
+        own = second.estimate.effects.subtract(first.estimate.effects).standard_error
+        # what the random halves add to either error, without what both share
+        added = [max(each.error**2 - each.effects.standard_error**2, 0) for each in (first.estimate, second.estimate)]
+        error = sqrt(own**2 + sum(added))
+        difference = second.estimate.distance - first.estimate.distance
+        p_value = erfc(difference / error / sqrt(2)) if error else float(difference == 0)
+        low, high = difference - Z_95 * error, difference + Z_95 * error
+        found.append(Comparison(one.distance, first.generator, second.generator, difference, low, high, p_value))
+    corrected = holm([each.p_value for each in found])
+    return [each._replace(p_value=p_value) for each, p_value in zip(found, corrected, strict=True)]
+
+
+DISTANCES_SCHEMA = pa.schema(
+    [
+        ("distance", pa.string()),
+        ("generator", pa.string()),
+        ("images", pa.int64()),
+        ("reference_images", pa.int64()),
+        ("value", pa.float64()),
+        ("estimate", pa.float64()),
+        ("low", pa.float64()),
+        ("high", pa.float64()),
+        ("reason", pa.string()),
+    ]
+)
+"""Schema of distances.parquet. `value` is the release's number, `estimate` the distance of infinitely many images with
+its interval at 95% (`low`, `high`), and `reason` the sentence that explains a missing estimate.
+"""
+
+
+def _make_row(measured: Measured) -> dict[str, Any]:
+    row = {**measured._asdict(), "estimate": None, "low": None, "high": None}
+    if measured.estimate is None:
+        return row
+    low, high = measured.estimate.interval
+    return {**row, "estimate": measured.estimate.distance, "low": low, "high": high}
+
+
+def _write_result(store: Store, config: DistanceConfig, result: MeasuredDistances) -> None:
+    """Write the table of distances, then distances.json."""
+    rows = [_make_row(measured) for measured in result.measured]
+    store.write_table(f"{result.folder}/distances.parquet", pa.Table.from_pylist(rows, DISTANCES_SCHEMA))
+    content = {
+        "distances_id": result.distances_id,
+        "benchmark": config.benchmark.name,
+        "images": config.benchmark.images,
+        "reference": config.reference,
+        "models": {
+            role: {"family": model.family, "checkpoint": model.checkpoint, "revision": model.revision}
+            for role, model in config.make_sweep(config.benchmark).models.items()
+        },
+        "distances": rows,
+        "comparisons": [comparison._asdict() for comparison in result.comparisons],
+        "failed": [{**failed._asdict(), "kinds": dict(failed.kinds)} for failed in result.failed],
+        "notes": list(result.notes),
+    }
+    store.create_json(f"{result.folder}/distances.json", content)
