@@ -1,24 +1,27 @@
 """Converts released weights (pickles, or tensors with other names) to folders that model families can load.
 
-Code in a pickle never runs: torch reads tensors and plain values, and refuses everything else.
+Code in a pickle never runs: torch reads tensors and plain values, and refuses everything else. Of a pickled network
+(MPS), the classes are replaced with inert placeholders, and only the tensors are taken.
 """
 
 import ast
 import json
 import pickle
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import AutoConfig, CLIPConfig, CLIPModel
+from transformers import AutoConfig, Blip2Config, CLIPConfig, CLIPModel
+from transformers.models.blip.image_processing_pil_blip import BlipImageProcessorPil
 
 from plumbline.operators.base.errors import ModelError
-from plumbline.operators.models.checkpoints.parts import SMALL_FILES, find_part
+from plumbline.operators.models.checkpoints.parts import SMALL_FILE_PATTERNS, find_part
 from plumbline.operators.models.families.dual_encoders import OPEN_CLIP_CONFIG, OPEN_CLIP_WEIGHTS
 from plumbline.operators.models.networks.blip import VISION_EPSILON, ImageReward
 from plumbline.operators.models.networks.clip import (
@@ -29,6 +32,11 @@ from plumbline.operators.models.networks.clip import (
     rename_weight,
 )
 from plumbline.operators.models.processing import explain_load_errors, load_tokenizer, make_clip_processor
+from plumbline.plugins.reward_models.aesthetic_network import AestheticPredictor
+from plumbline.plugins.reward_models.fga_blip2_network import FgaBlip2
+from plumbline.plugins.reward_models.hpsv3_plus_network import HpsV3Plus
+from plumbline.plugins.reward_models.mps_network import HEAD_WIDTH as MPS_HEAD_WIDTH
+from plumbline.plugins.reward_models.mps_network import Mps
 from plumbline.plugins.reward_models.reward_tokens import (
     PROMPT_PLACEHOLDER,
     REWARD_TOKEN,
@@ -39,7 +47,18 @@ from plumbline.plugins.reward_models.reward_tokens import (
 )
 from plumbline.plugins.reward_models.token_rewards import EDIT_INSTRUCTION_FILES, INSTRUCTION_FILE
 
-Release = Literal["open_clip", "pyramid_clip", "imagereward", "hpsv3", "videoalign", "editreward"]
+ReleaseName = Literal[
+    "open_clip",
+    "pyramid_clip",
+    "imagereward",
+    "hpsv3",
+    "videoalign",
+    "editreward",
+    "mps",
+    "laion_aesthetic",
+    "fga_blip2",
+    "hpsv3_plus",
+]
 Weights = dict[str, torch.Tensor]
 
 NESTED_KEYS = ("state_dict", "model")
@@ -47,7 +66,11 @@ NESTED_KEYS = ("state_dict", "model")
 HEAD_WIDTH = 64
 """Width of an attention head in BERT and in every ViT of BLIP."""
 PIXELS_PER_IMAGE = 256 * 28 * 28
-"""Number of pixels of every image after resizing in HPSv3 and EditReward."""
+"""Number of pixels of every image after resizing in HPSv3, HPSv3++ and EditReward."""
+IMAGE_FACTOR = 28
+"""After HPSv3++'s first resizing, the sides of an image are multiples of this number."""
+POOLING_PREFIX = "cap_encoder.pool_attn."
+"""Prefix of the names of HPSv3++'s weights that only matter if a capability is inferred from several images."""
 BLIP_NAME_PATTERNS = (
     (r"^blip\.", ""),
     (r"^mlp\.", "reward_head."),
@@ -68,8 +91,36 @@ QWEN_NAME_PATTERNS = (
     (r"^model\.(?!visual\.|language_model\.)", "model.language_model."),
 )
 """Patterns and replacements that convert Qwen2-VL's weight names from before transformers 4.52 to today's."""
+LAVIS_NAME_PATTERNS = (
+    *BLIP_NAME_PATTERNS,
+    (r"^visual_encoder\.blocks\.(\d+)\.attn\.", r"vision_model.encoder.layers.\1.self_attn."),
+    (r"^ln_vision\.", "vision_model.post_layernorm."),
+    (r"^Qformer\.bert\.embeddings\.LayerNorm\.", "qformer.layernorm."),
+    (r"^Qformer\.bert\.embeddings\.", "embeddings."),
+    (r"^Qformer\.bert\.", "qformer."),
+    (r"^(qformer\..*attention)\.self\.", r"\1.attention."),
+    (r"^vision_proj\.", "vision_projection."),
+    (r"^text_proj\.", "text_projection."),
+)
+"""Patterns and replacements that convert the weight names of LAVIS's BLIP-2 (Qformer.py, eva_vit.py, blip2_qformer.py)
+to those of transformers.
+"""
+UNUSED_LAVIS_PATTERN = re.compile(r"position_ids$|^temp$|^Qformer\.cls\.|^mask_proj\.")
+"""Pattern for the names of weights that FGA-BLIP2's scores do not use: those of other tasks, and of training alone."""
+MPS_NAME_PATTERNS = ((r"^model\.", ""), (r"\.fn\.", "."), (r"\.rotary_emb\.", "."))
+"""Patterns and replacements that convert MPS's weight names to those of our network."""
+UNUSED_MPS_PATTERN = re.compile(r"(^|\.)position_ids$|^cross_model\..*\bnorm\.bias$")
+"""Pattern for the names of MPS's constants: numbers of positions, and zeros that are added to normalised states."""
+VISION_PREFIXES = ("vision_model.", "visual_projection.")
+"""Prefixes of the names of CLIP's weights that embed images."""
+AESTHETIC_LAYER_PATTERN = re.compile(r"(?:layers\.(\d+)\.)?(weight|bias)")
+"""Pattern for the names of weights in LAION's aesthetic predictors; the layer of the first version has no number."""
+AESTHETIC_LAYERS: Mapping[tuple[int, ...], bool] = {(0,): False, (0, 2, 4, 6, 7): False, (0, 3, 6, 9, 11): True}
+"""True for predictors with a ReLU between their layers, by the layers' numbers in the release.
 
-
+The first is LAION-AI/aesthetic-predictor 6d122ad; the others are the two forms of
+christophschuhmann/improved-aesthetic-predictor 6934dd8, whose numbers also count dropouts and activations.
+"""
 EDITREWARD_INSTRUCTIONS = ("INSTRUCTION_EDIT_FOLLOWING", "INSTRUCTION_EDIT_QUALITY")
 """Constants in EditReward's prompts.py that contain the instructions, one for each head.
 
@@ -86,7 +137,7 @@ VIDEOALIGN_SETTINGS: Mapping[str, Any] = {
     "sample_type": "uniform",
     "prompt_template_type": "detailed_special",
 }
-"""Settings in VideoAlign's release for reading videos and prompting the model (KwaiVGI/VideoAlign 219ab9d, train.sh).
+"""VideoAlign's published settings for reading videos and prompting the model (KwaiVGI/VideoAlign 219ab9d, train.sh).
 """
 
 
@@ -94,18 +145,20 @@ VIDEOALIGN_SETTINGS: Mapping[str, Any] = {
 class ConvertConfig:
     """Options of `plumbline convert`."""
 
-    release: Release
+    release: ReleaseName
     """`open_clip` for any CLIP that was trained with OpenCLIP, such as HPSv2 and NegCLIP; otherwise the name of the
     release.
     """
     weights: str
     """Released weights file: .pt, .pth, .bin or .safetensors."""
     base: str
-    """Folder or hub id of a checkpoint with the same configuration and tokenizer. Its weights are not needed."""
+    """Folder or hub id of a checkpoint with the same configuration and tokenizer. Only laion_aesthetic also takes its
+    weights.
+    """
     output: str
     """Folder for the converted checkpoint. It must not exist yet."""
     instruction: str | None = None
-    """Source file in the release that contains the model's instruction: data_collator_qwen.py for hpsv3,
+    """Published source file that contains the model's instruction: data_collator_qwen.py for hpsv3 and hpsv3_plus,
     prompt_template.py for videoalign, and prompts.py (in its original folder) for editreward. The file is parsed but
     not run.
     """
@@ -126,15 +179,15 @@ class ConvertedCheckpoint(NamedTuple):
 def convert(config: ConvertConfig) -> list[Path]:
     """Convert the weights, write the output folder and return its files.
 
-    Raises ModelError if the weights do not match the release and its base.
+    Raises ModelError if the output exists, or if the weights cannot be read or do not match `release` and `base`.
     """
     output, source = Path(config.output).expanduser(), Path(config.weights).expanduser()
     if output.exists():
         raise ModelError(f"{output} already exists; choose another output, or remove it")
     if not source.is_file():
-        raise ModelError(f"{source}: expected the released weights, found no file; download the release first")
-    tensors = read_tensors(source)
-    base = find_part(config.base, None, lambda file: "").folder(SMALL_FILES)
+        raise ModelError(f"{source}: expected the published weights, found no file; download them first")
+    tensors = read_tensors(source, pickled_network=config.release in PICKLED_NETWORKS)
+    base = find_part(config.base, None, lambda file: "").folder(SMALL_FILE_PATTERNS)
     draft = output.with_name(f"{output.name}.unfinished")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
@@ -148,16 +201,22 @@ def convert(config: ConvertConfig) -> list[Path]:
     return sorted(output.iterdir())
 
 
-def read_tensors(file: Path) -> Weights:
-    """Return the weights in a released file by name, without the other plain values in a pickle.
+def read_tensors(file: Path, *, pickled_network: bool = False) -> Weights:
+    """Return the weights in a file by name, without the other plain values in a pickle.
 
-    Raises ModelError if a pickle contains other objects, or if the file is damaged or has no tensors.
+    Args:
+        file: A .safetensors file, or a pickle.
+        pickled_network: True if a pickle may contain a network as an object; its tensors are taken then.
+
+    Raises ModelError if the file is damaged, or if a pickle contains other objects or no tensors.
     """
     if file.suffix == ".safetensors":
         with explain_load_errors(file.parent, file.name):
             return dict(load_file(file))
     try:
-        contents = torch.load(file, map_location="cpu", weights_only=True)
+        placeholders = _make_placeholders(file) if pickled_network else []
+        with torch.serialization.safe_globals(placeholders):
+            contents = torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         reason = " ".join(str(error).split("\n")[0].split())[:200]
         raise ModelError(
@@ -168,7 +227,52 @@ def read_tensors(file: Path) -> Weights:
         raise ModelError(
             f"{file}: expected a file of weights, found other data ({type(error).__name__}); download it again"
         ) from error
-    return _select_tensors(file, contents)
+    return _select_tensors(file, _collect_tensors(contents) if isinstance(contents, _Placeholder) else contents)
+
+
+class _Placeholder:
+    """Stand-in for a class or function that a pickle names. It keeps the attributes of an object and runs nothing."""
+
+    attributes: Mapping[str, Any]
+
+    def __new__(cls, *arguments: Any) -> Self:
+        placeholder = super().__new__(cls)
+        placeholder.attributes = {}
+        return placeholder
+
+    def __init__(self, *arguments: Any) -> None:
+        """Ignore the arguments of a function or class that is called in the pickle."""
+
+    def __setstate__(self, attributes: Any) -> None:
+        self.attributes = attributes if isinstance(attributes, Mapping) else {}
+
+
+def _make_placeholders(file: Path) -> list[Callable[..., Any] | tuple[Callable[..., Any], str]]:
+    """Return a placeholder for each class or function that a pickle names and that torch would refuse, with its name.
+
+    The pickle is only searched for names here; nothing is imported.
+    """
+    names = torch.serialization.get_unsafe_globals_in_checkpoint(file)
+    return [(type("Placeholder", (_Placeholder,), {}), name) for name in names]
+
+
+def _collect_tensors(network: _Placeholder) -> Weights:
+    """Return the tensors of a pickled network by name, as its `state_dict` would."""
+    found: Weights = {}
+    modules, visited = [("", network)], set[int]()
+    while modules:
+        prefix, module = modules.pop()
+        if id(module) in visited:  # a damaged file may contain a module that contains itself
+            continue
+        visited.add(id(module))
+        passing = module.attributes.get("_non_persistent_buffers_set") or ()
+        for kind in ("_parameters", "_buffers", "_modules"):
+            for name, entry in (module.attributes.get(kind) or {}).items():
+                if isinstance(entry, torch.Tensor) and name not in passing:
+                    found[f"{prefix}{name}"] = entry.detach()
+                elif isinstance(entry, _Placeholder):
+                    modules.append((f"{prefix}{name}.", entry))
+    return found
 
 
 def _select_tensors(file: Path, contents: Any) -> Weights:
@@ -177,14 +281,23 @@ def _select_tensors(file: Path, contents: Any) -> Weights:
         (contents[name] for name in NESTED_KEYS if isinstance(contents, Mapping) and name in contents), contents
     )
     if not isinstance(nested, Mapping):
-        raise ModelError(f"{file}: expected a mapping from names to weights, found a {type(nested).__name__}")
+        raise ModelError(
+            f"{file}: expected a mapping from names to weights, found a {type(nested).__name__}; check that this is "
+            "the checkpoint's file of weights"
+        )
     weights = {str(name): tensor for name, tensor in nested.items() if isinstance(tensor, torch.Tensor)}
     if not weights:
         raise ModelError(
-            f"{file}: expected tensors by name, at the top level or under {' or '.join(NESTED_KEYS)}, found none"
+            f"{file}: expected tensors by name, at the top level or under {' or '.join(NESTED_KEYS)}, found none; "
+            "check that this is the checkpoint's file of weights"
         )
-    if all(name.startswith("module.") for name in weights):
-        return {name.removeprefix("module."): tensor for name, tensor in weights.items()}
+    return _remove_prefix(weights, "module.")
+
+
+def _remove_prefix(weights: Weights, prefix: str) -> Weights:
+    """Return the weights without a prefix of all their names, such as `module.` from distributed training."""
+    if all(name.startswith(prefix) for name in weights):
+        return {name.removeprefix(prefix): tensor for name, tensor in weights.items()}
     return weights
 
 
@@ -195,7 +308,7 @@ def check_weights_fit(source: Path, made: ConvertedCheckpoint) -> None:
     for problem, names in (("lacks", expected.keys() - found.keys()), ("also has", found.keys() - expected.keys())):
         if names:
             raise ModelError(
-                f"{source}: {problem} {min(names)}; check that this is the release, and that "
+                f"{source}: {problem} {min(names)}; check that these are the published weights, and that "
                 "`base` is the model that it was trained from"
             )
     for name, shape in expected.items():
@@ -211,8 +324,20 @@ def _read_base_config(base: Path) -> Any:
         return AutoConfig.from_pretrained(base, trust_remote_code=False)
 
 
+def _read_clip_config(config: ConvertConfig, base: Path) -> CLIPConfig:
+    """Return the configuration of the base; raise ModelError unless it is a CLIP with an image processor."""
+    fields = _read_base_config(base)
+    if not isinstance(fields, CLIPConfig) or not (base / "preprocessor_config.json").is_file():
+        raise ModelError(
+            f"{config.base}: expected a CLIP in transformers' layout; set `base` to the model that the release was "
+            "trained from"
+        )
+    return fields
+
+
 def _convert_open_clip(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
     """Convert an OpenCLIP model: its weights stay unchanged, and its configuration and tokenizer come from the base."""
+    tensors = _remove_prefix(tensors, "model.")  # added by packages that wrap OpenCLIP, such as imscore
     fields = _read_open_clip_config(config, base)
     shutil.copy(base / OPEN_CLIP_CONFIG, draft)
     load_tokenizer(base).save_pretrained(draft)
@@ -221,7 +346,6 @@ def _convert_open_clip(config: ConvertConfig, tensors: Weights, base: Path, draf
 
 
 def _read_open_clip_config(config: ConvertConfig, base: Path) -> CLIPConfig:
-    """Return the base checkpoint's configuration; raise ModelError if the base does not have OpenCLIP's layout."""
     if not (base / OPEN_CLIP_CONFIG).is_file():
         raise ModelError(f"{config.base} has no {OPEN_CLIP_CONFIG}; choose a base in OpenCLIP's layout")
     with explain_load_errors(base, OPEN_CLIP_CONFIG):
@@ -240,7 +364,7 @@ def _convert_pyramid_clip(config: ConvertConfig, tensors: Weights, base: Path, d
 
 
 def _convert_image_reward(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
-    """Convert an ImageReward: rename its weights, and set the release's image size in the configuration of BLIP."""
+    """Convert an ImageReward: rename its weights, and set its image size in the configuration of BLIP."""
     weights = {
         name: tensor
         for name, tensor in _rename_weights(tensors, BLIP_NAME_PATTERNS).items()
@@ -248,8 +372,7 @@ def _convert_image_reward(config: ConvertConfig, tensors: Weights, base: Path, d
     }
     fields = _read_base_config(base)
     vision = fields.vision_config
-    positions = weights.get("vision_model.embeddings.position_embedding", torch.empty(1, 1, 0)).shape[1]
-    vision.image_size = round((positions - 1) ** 0.5) * vision.patch_size
+    vision.image_size = _find_image_size(weights, vision.patch_size)
     vision.layer_norm_eps = VISION_EPSILON
     for half in (vision, fields.text_config):  # the number of heads does not follow from the shapes
         if half.hidden_size % HEAD_WIDTH == 0:
@@ -262,12 +385,114 @@ def _convert_image_reward(config: ConvertConfig, tensors: Weights, base: Path, d
         return ConvertedCheckpoint(ImageReward(fields), weights, weights)
 
 
+def _convert_mps(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
+    """Convert an MPS: rename its weights, and count its cross layers and their heads."""
+    fields = _read_clip_config(config, base)
+    weights = {
+        name: tensor
+        for name, tensor in _rename_weights(tensors, MPS_NAME_PATTERNS).items()
+        if not UNUSED_MPS_PATTERN.search(name)
+    }
+    queries = [tensor for name, tensor in weights.items() if name.endswith(".to_q.weight")]
+    fields.cross_layers, fields.cross_heads = len(queries), len(queries[0]) // MPS_HEAD_WIDTH if queries else 0
+    fields.architectures = [Mps.__name__]
+    fields.save_pretrained(draft)
+    shutil.copy(base / "preprocessor_config.json", draft)
+    load_tokenizer(base).save_pretrained(draft)
+    with torch.device("meta"):
+        return ConvertedCheckpoint(Mps(fields), weights, weights)
+
+
+def _convert_laion_aesthetic(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
+    """Convert a LAION aesthetic predictor: join its layers and the vision tower of the base, a CLIP."""
+    clip = _load_clip(config, _read_clip_config(config, base))
+    parts = {name: AESTHETIC_LAYER_PATTERN.fullmatch(name) for name in tensors}
+    numbers = tuple(sorted({int(part[1] or 0) for part in parts.values() if part}))
+    if not all(parts.values()) or numbers not in AESTHETIC_LAYERS:
+        raise ModelError(
+            f"{config.weights}: expected the layers of one of LAION's aesthetic predictors, found "
+            f"{', '.join(sorted(tensors)[:4])}; check that this is the release"
+        )
+    head = {f"head.{numbers.index(int(part[1] or 0))}.{part[2]}": tensors[name] for name, part in parts.items() if part}
+    fields = clip.config.vision_config
+    fields.projection_dim = clip.config.projection_dim
+    fields.head_widths = [len(head.get(f"head.{number}.bias", ())) for number in range(len(numbers))]
+    fields.head_relu = AESTHETIC_LAYERS[numbers]
+    fields.architectures = [AestheticPredictor.__name__]
+    fields.save_pretrained(draft)
+    make_clip_processor(fields.image_size).save_pretrained(draft)
+    tower = {name: tensor for name, tensor in clip.state_dict().items() if name.startswith(VISION_PREFIXES)}
+    weights = {**tower, **head}
+    with torch.device("meta"):
+        return ConvertedCheckpoint(AestheticPredictor(fields), weights, weights)
+
+
+def _load_clip(config: ConvertConfig, fields: CLIPConfig) -> Any:
+    """Load the base, a CLIP, with its weights; raise ModelError if it lacks one of them."""
+    folder = find_part(config.base, None, lambda file: "").folder()
+    with explain_load_errors(folder, "weights"):
+        clip, report = CLIPModel.from_pretrained(
+            folder, config=fields, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+        )
+    if report["missing_keys"]:
+        raise ModelError(f"{config.base}: lacks {min(report['missing_keys'])}; choose a complete checkpoint as `base`")
+    return clip
+
+
+def _convert_fga_blip2(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
+    """Convert an FGA-BLIP2: rename LAVIS's weights to those of transformers' BLIP-2, and set the image size."""
+    fields = _read_base_config(base)
+    if not isinstance(fields, Blip2Config):
+        raise ModelError(f"{config.base}: expected a BLIP-2 in transformers' layout; set `base` to the BLIP-2 for COCO")
+    named = _rename_weights(tensors, LAVIS_NAME_PATTERNS)
+    weights = {name: tensor for name, tensor in named.items() if not UNUSED_LAVIS_PATTERN.search(name)}
+    for name in [name for name in weights if name.endswith(".self_attn.q_bias")]:
+        layer = name.removesuffix("q_bias")
+        query, value = weights.pop(name), weights.pop(f"{layer}v_bias", torch.empty(0))
+        weights[f"{layer}qkv.bias"] = torch.cat([query, torch.zeros_like(query), value])
+    vision = fields.vision_config
+    vision.image_size = _find_image_size(weights, vision.patch_size)
+    fields.architectures = [FgaBlip2.__name__]
+    fields.save_pretrained(draft)
+    load_tokenizer(base).save_pretrained(draft)
+    BlipImageProcessorPil(size={"height": vision.image_size, "width": vision.image_size}).save_pretrained(draft)
+    with torch.device("meta"):
+        return ConvertedCheckpoint(FgaBlip2(fields), weights, weights)
+
+
+def _find_image_size(weights: Weights, patch_size: int) -> int:
+    """Return the side of the images that a BLIP's vision tower reads, given its number of positions."""
+    positions = weights.get("vision_model.embeddings.position_embedding", torch.empty(1, 1, 0)).shape[1]
+    side: int = round((positions - 1) ** 0.5) * patch_size
+    return side
+
+
 def _convert_hpsv3(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
-    """Convert an HPSv3: add the reward token to Qwen2-VL, fix the image size, and save the release's instruction."""
+    """Convert an HPSv3: add the reward token to Qwen2-VL, fix the image size, and save the published instruction."""
     parts = ("INSTRUCTION", "prompt_with_special_token")
     texts = _read_texts(config.instruction, "data_collator_qwen.py")
     (draft / INSTRUCTION_FILE).write_text(_join_instruction(config.instruction, texts, parts, (REWARD_TOKEN,)))
     return _convert_qwen_reward(HpsV3, tensors, base, draft)
+
+
+def _convert_hpsv3_plus(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
+    """Convert an HPSv3++: add the reward token to Qwen3-VL, and save the release's instruction and image size."""
+    parts = ("INSTRUCTION", "prompt_with_special_token")
+    texts = _read_texts(config.instruction, "data_collator_qwen.py")
+    (draft / INSTRUCTION_FILE).write_text(_join_instruction(config.instruction, texts, parts, (REWARD_TOKEN,)))
+    weights = {
+        name: tensor
+        for name, tensor in _rename_weights(tensors, QWEN_NAME_PATTERNS).items()
+        if name != "lm_head.weight" and not name.startswith(POOLING_PREFIX)
+    }
+    fields = _add_tokens(base, draft, (REWARD_TOKEN,))
+    fields.condition_width = len(weights.get("cond_encoder.0.bias", ()))
+    fields.image_factor, fields.image_pixels = IMAGE_FACTOR, PIXELS_PER_IMAGE
+    fields.architectures = [HpsV3Plus.__name__]
+    fields.save_pretrained(draft)
+    shutil.copy(base / "preprocessor_config.json", draft)
+    with torch.device("meta"):
+        return ConvertedCheckpoint(HpsV3Plus(fields), weights, weights)
 
 
 def _convert_editreward(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
@@ -283,7 +508,6 @@ def _convert_editreward(config: ConvertConfig, tensors: Weights, base: Path, dra
 def _convert_qwen_reward(
     network: Callable[[Any], nn.Module], tensors: Weights, base: Path, draft: Path
 ) -> ConvertedCheckpoint:
-    """Convert a Qwen-VL that has a reward token and a fixed image size."""
     weights = {
         name: tensor
         for name, tensor in _rename_weights(tensors, QWEN_NAME_PATTERNS).items()
@@ -304,7 +528,7 @@ def _convert_qwen_reward(
 
 
 def _convert_videoalign(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
-    """Convert a VideoAlign: add reward tokens to Qwen2-VL, merge in the adapter, and save the release's settings."""
+    """Convert a VideoAlign: add reward tokens to Qwen2-VL, merge in the adapter, and save the published settings."""
     source = Path(config.weights).expanduser().absolute().parent.parent / RELEASED_SETTINGS_FILE
     settings = _read_settings(source)
     template = ("DETAILED_PROMPT_WITH_SPECIAL_TOKEN",)
@@ -322,7 +546,7 @@ def _convert_videoalign(config: ConvertConfig, tensors: Weights, base: Path, dra
     if fields.reward_heads not in (1, len(VIDEO_RATINGS)):
         raise ModelError(
             f"{config.weights}: expected rm_head.weight with 1 or {len(VIDEO_RATINGS)} rows, found "
-            f"{fields.reward_heads}"
+            f"{fields.reward_heads}; download the release again"
         )
     fields.reward_means, fields.reward_stds = settings.means, settings.stds
     fields.max_frame_pixels = settings.max_frame_pixels
@@ -333,7 +557,7 @@ def _convert_videoalign(config: ConvertConfig, tensors: Weights, base: Path, dra
 
 
 class VideoAlignSettings(NamedTuple):
-    """Settings from the release's model_config.json."""
+    """Settings in VideoAlign's published model_config.json."""
 
     scaling: Callable[[int], float]
     """Function that returns the scaling factor of the adapter's weights, given the adapter's rank."""
@@ -343,14 +567,14 @@ class VideoAlignSettings(NamedTuple):
 
 
 def _read_settings(file: Path) -> VideoAlignSettings:
-    """Return VideoAlign's settings from the release's file RELEASED_SETTINGS.
+    """Return VideoAlign's settings from the downloaded file RELEASED_SETTINGS_FILE.
 
     Raises ModelError if the file is missing or cannot be read, or if its frame sampling, prompts or scored dimensions
-    differ from the release's.
+    differ from VIDEOALIGN_SETTINGS.
     """
     if not file.is_file():
         raise ModelError(
-            f"{file}: expected the release's settings, found no file; keep the weights in the release's folder, one "
+            f"{file}: expected VideoAlign's settings, found no file; keep the weights in the published folder, one "
             "level below this file"
         )
     with explain_load_errors(file.parent, file.name):
@@ -368,8 +592,7 @@ def _read_settings(file: Path) -> VideoAlignSettings:
     other = [f"{name}={value!r}" for name, value in found.items() if value != VIDEOALIGN_SETTINGS[name]]
     if other:
         raise ModelError(
-            f"{file}: {', '.join(other)}, but the release has {VIDEOALIGN_SETTINGS}; only the release's settings are "
-            "supported"
+            f"{file}: {', '.join(other)}, but only the published settings are supported: {VIDEOALIGN_SETTINGS}"
         )
     return VideoAlignSettings(lambda rank: alpha / (rank**0.5 if root else rank), most, means, stds)
 
@@ -406,13 +629,15 @@ def _add_tokens(base: Path, draft: Path, tokens: Sequence[str]) -> Any:
 
 
 def _read_texts(file: str | None, released: str) -> dict[str, Any]:
-    """Parse the release's source code without running it, and return its constants by name."""
+    """Return the constants in a published source file by name; the file is parsed but not run."""
     if file is None or not Path(file).is_file():
-        raise ModelError(f"instruction: expected the release's file {released}; set instruction=PATH")
+        raise ModelError(f"instruction: expected the published file {released}; set instruction=PATH")
     try:
         statements = ast.parse(Path(file).read_text()).body
     except (SyntaxError, ValueError) as error:
-        raise ModelError(f"{file}: expected the release's {released}, found no Python source ({error})") from error
+        raise ModelError(
+            f"{file}: expected the published {released}, found no Python source ({error}); download it again"
+        ) from error
     return {
         target.id: statement.value.value
         for statement in statements
@@ -431,7 +656,7 @@ def _join_instruction(file: str | None, texts: Mapping[str, Any], names: Sequenc
     if any(instruction.count(mark) != 1 for mark in (PROMPT_PLACEHOLDER, *tokens)):
         raise ModelError(
             f"{file}: expected {' and '.join(names)} to contain {', '.join((PROMPT_PLACEHOLDER, *tokens))}, each "
-            "exactly once"
+            "exactly once; set instruction to the published file"
         )
     return instruction
 
@@ -440,11 +665,17 @@ def _rename_weights(tensors: Mapping[str, torch.Tensor], patterns: Sequence[tupl
     return {rename_weight(name, patterns): tensor for name, tensor in tensors.items()}
 
 
-CONVERT_FUNCTIONS: Mapping[Release, Callable[[ConvertConfig, Weights, Path, Path], ConvertedCheckpoint]] = {
+CONVERT_FUNCTIONS: Mapping[ReleaseName, Callable[[ConvertConfig, Weights, Path, Path], ConvertedCheckpoint]] = {
     "open_clip": _convert_open_clip,
     "pyramid_clip": _convert_pyramid_clip,
     "imagereward": _convert_image_reward,
     "hpsv3": _convert_hpsv3,
     "videoalign": _convert_videoalign,
     "editreward": _convert_editreward,
+    "mps": _convert_mps,
+    "laion_aesthetic": _convert_laion_aesthetic,
+    "fga_blip2": _convert_fga_blip2,
+    "hpsv3_plus": _convert_hpsv3_plus,
 }
+PICKLED_NETWORKS: frozenset[ReleaseName] = frozenset({"mps"})
+"""Releases whose pickle contains the network as an object."""

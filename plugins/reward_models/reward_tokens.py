@@ -159,7 +159,7 @@ class TokenReward(LoadedImageModel):
     def _compute_states(self, read: Sequence[tuple[torch.Tensor, ImageEmbeddings]]) -> list[torch.Tensor]:
         """Return the hidden states (reward tokens, width) at the reward tokens of each conversation.
 
-        Conversations are padded on the right. The releases were trained without Qwen2-VL's three-dimensional positions:
+        Conversations are padded on the right. The models were trained without Qwen2-VL's three-dimensional positions:
         they do not pass a grid to the language model, so image tokens are numbered consecutively, like words.
         """
         device, model = self.model.device, self.model.model
@@ -179,7 +179,7 @@ class TokenReward(LoadedImageModel):
 class HpsV3(Qwen2VLPreTrainedModel):  # type: ignore[misc]
     """The network of HPSv3 (Ma et al. 2025).
 
-    Weights are named as in transformers' Qwen2-VL, except for the head, which has the release's names.
+    Weights are named as in transformers' Qwen2-VL, except for the head, which keeps its published names.
     """
 
     config: Qwen2VLConfig
@@ -208,9 +208,9 @@ VIDEO_RATINGS = {
     "motion_quality": "<|MQ_reward|>",
     "text_alignment": "<|TA_reward|>",
 }
-"""Token of each rating, by the rating's name and in the order of the release's instruction."""
+"""Token of each rating, by the rating's name and in the order of the published instruction."""
 MIN_TOKENS_PER_FRAME = 128
-"""Minimum number of tokens per frame: VIDEO_MIN_PIXELS in the release's vision_process.py, divided by a token's pixels.
+"""Minimum number of tokens per frame: VIDEO_MIN_PIXELS in upstream's vision_process.py, divided by a token's pixels.
 """
 
 
@@ -245,7 +245,7 @@ class VideoRewardSimilarity(TokenReward):
         return self.preprocess_video([image], 0.0)
 
     def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> tuple[Pixels, ...]:
-        """Return the frames of one video as patches; like the release, resize them before calling the processor.
+        """Return the frames of one video as patches; as upstream's code does, resize them before calling the processor.
 
         All frames are resized to the same size, which depends on the first frame. If the number of frames is odd, the
         last frame is repeated. `seconds` is not used.
@@ -293,7 +293,7 @@ EDIT_RATINGS = ("instruction_following", "visual_quality")
 class EditReward(Qwen2_5_VLPreTrainedModel):  # type: ignore[misc]
     """The network of EditReward (Wu et al. 2025). It has two heads; each is read at the token in its own instruction.
 
-    Weights are named as in transformers' Qwen2.5-VL, except for the heads, which have the release's names.
+    Weights are named as in transformers' Qwen2.5-VL, except for the heads, which keep their published names.
     """
 
     config: Qwen2_5_VLConfig
@@ -317,7 +317,7 @@ class EditRewardSimilarity(TokenReward):
     instruction_files = EDIT_INSTRUCTION_FILES
 
     def compute_rewards(self, states: torch.Tensor) -> list[ComparisonResult]:
-        """Return the average of the two heads' means, as in the release."""
+        """Return the average of the two heads' mean ratings, as in upstream's code."""
         heads = self.model.rm_heads.values()
         means = torch.stack([head(states[:, place].float())[:, MEAN_INDEX] for place, head in enumerate(heads)], dim=1)
         rated = [dict(zip(EDIT_RATINGS, row, strict=True)) for row in means.tolist()]

@@ -1,6 +1,6 @@
 """Model families of Qwen-VL reward models: HPSv3, VideoAlign's VideoReward and EditReward.
 
-They are released as weights without a configuration. `plumbline convert` converts them to checkpoints (README.md).
+They are published as weights without a configuration. `plumbline convert` converts them to checkpoints (README.md).
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ EDIT_INSTRUCTION_FILES = ("instruction_following.txt", "visual_quality.txt")
 def _check_instruction(config: LocalModel, parts: Mapping[str, Part], fields: Fields) -> None:
     """Raise ModelError if an instruction does not contain the prompt's placeholder exactly once."""
     for name in (INSTRUCTION_FILE, *EDIT_INSTRUCTION_FILES):
-        file = parts["checkpoint"].file(name)
+        file = parts["checkpoint"].find_file(name)
         if file is not None and file.read_text().count("{text_prompt}") != 1:
             raise ModelError(f"{file}: expected {{text_prompt}} exactly once, for the prompt; {CONVERT_AGAIN_REMEDY}")
 

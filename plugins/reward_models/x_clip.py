@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 
 class _Video(NamedTuple):
-    """Features of one video."""
-
     embedding: "torch.Tensor"
     """Embedding of the video; shape (width,)."""
     positions: "torch.Tensor"

@@ -12,10 +12,21 @@ KINDS: Mapping[str, Kind] = {
     "videoalign_three_heads": Kind("videoalign", partial(tiny_rewards.save_videoalign, heads=3), "reward"),
     "x_clip": Kind("x_clip", tiny_rewards.save_x_clip),
     "editreward": Kind("editreward", tiny_rewards.save_editreward, "reward"),
+    "laion_aesthetic": Kind(
+        "laion_aesthetic", partial(tiny_rewards.save_aesthetic, widths=tiny_rewards.AESTHETIC_HEAD_WIDTHS), "reward"
+    ),
+    "laion_aesthetic_v1": Kind("laion_aesthetic", tiny_rewards.save_aesthetic, "reward"),
+    "fga_blip2": Kind("fga_blip2", tiny_rewards.save_fga_blip2, "reward"),
+    "hpsv3_plus": Kind("hpsv3_plus", tiny_rewards.save_hpsv3_plus, "reward"),
+    "mps": Kind("mps", tiny_rewards.save_mps, "reward"),
 }
 ROLES: Mapping[str, Kind] = {
     "hpsv3": KINDS["hpsv3"],
     "videoalign": KINDS["videoalign"],
     "xclip": KINDS["x_clip"],
     "editreward": KINDS["editreward"],
+    "laion_aesthetic": KINDS["laion_aesthetic"],
+    "fga_blip2": KINDS["fga_blip2"],
+    "hpsv3_plus": KINDS["hpsv3_plus"],
+    "mps": KINDS["mps"],
 }

@@ -1,6 +1,7 @@
-"""Reference scores of the plugin's reward models, computed with transformers' classes and each release's arithmetic."""
+"""Reference scores of the plugin's reward models, computed with transformers' classes and upstream's formulas."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -11,9 +12,9 @@ import torch
 import transformers
 from PIL import Image
 from safetensors.torch import load_file
-from torch.nn.functional import interpolate
+from torch.nn.functional import gelu, interpolate
 
-from plugins.reward_models.tests import tiny_rewards
+from plugins.reward_models.tests import mps_release, tiny_rewards
 from plumbline.operators.models.calls import Call, Measure, Pair
 from tests.operators import tiny
 from tests.operators.models.alike import IMAGE_BEFORE, IMAGES, Answer
@@ -22,16 +23,17 @@ from tests.operators.models.families.library import (
     load_image_processor,
     load_network,
     load_tokenizer,
+    normalise,
     preprocess_image,
     select_measure,
 )
 
 
 def score_hpsv3(folder: Path, pair: Pair, measure: Measure) -> Answer:
-    """Score an image in the same way as HPSv3's release.
+    """Score an image in the same way as HPSv3's code.
 
-    The reference is built from a Qwen2, Qwen2-VL's vision encoder and three linear layers. Like the release, it numbers
-    all tokens consecutively instead of by position in the image.
+    The reference is built from a Qwen2, Qwen2-VL's vision encoder and three linear layers. Like HPSv3's code, it
+    numbers all tokens consecutively instead of by position in the image.
     """
     model = load_network("Qwen2VLForConditionalGeneration", folder).model
     head, words, image = (
@@ -52,6 +54,48 @@ def score_hpsv3(folder: Path, pair: Pair, measure: Measure) -> Answer:
     for layer in (0, 3):
         state = (head[f"rm_head.{layer}.weight"] @ state + head[f"rm_head.{layer}.bias"]).relu()
     return Answer((), (float((head["rm_head.5.weight"] @ state + head["rm_head.5.bias"])[0]),))
+
+
+def score_hpsv3_plus(folder: Path, pair: Pair, measure: Measure) -> Answer:
+    return Answer((), (score_hpsv3_plus_iteration(folder, pair, 0.0),))
+
+
+def score_hpsv3_plus_iteration(folder: Path, pair: Pair, iteration: float) -> float:
+    """Score an image as in HPSv3++'s release (PlantPotatoOnMoon/HPSv3-PlusPlus 7bdbebc) in a batch of one.
+
+    The network of transformers reads the whole conversation; FiLM and head are computed with the weights in the file.
+    """
+    model, words = load_network("Qwen3VLForConditionalGeneration", folder).model, load_tokenizer(folder)
+    weights = load_file(folder / "model.safetensors")
+    original, factor = IMAGES[pair.image], tiny_rewards.PLUS_FIELDS["image_factor"]
+    pixels = tiny_rewards.PLUS_FIELDS["image_pixels"]
+    sides = [max(factor, round(side / factor) * factor) for side in original.size]
+    scale = math.sqrt(pixels / (original.width * original.height))
+    if sides[0] * sides[1] != pixels:
+        turn = math.floor if sides[0] * sides[1] > pixels else math.ceil
+        sides = [turn(side * scale / factor) * factor for side in original.size]
+    image = load_image_processor(folder)(
+        images=original.resize((sides[0], sides[1]), Image.Resampling.BICUBIC), return_tensors="pt"
+    )
+    places = int(image["image_grid_thw"].prod()) // 4
+    read = tiny_rewards.INSTRUCTION.replace("{text_prompt}", pair.text)
+    asked = f"<|im_start|>user\n<|vision_start|>{'<|image_pad|>' * places}<|vision_end|>{read}<|im_end|>\n"
+    ids = words(asked + "<|im_start|>assistant\n", return_tensors="pt").input_ids
+    kinds = (ids == words.convert_tokens_to_ids("<|image_pad|>")).int()
+    states = model(input_ids=ids, attention_mask=torch.ones_like(ids), mm_token_type_ids=kinds, **image)
+    pooled = states.last_hidden_state[0][ids[0] == words.convert_tokens_to_ids("<|Reward|>")][0]
+
+    def apply(name: str, state: torch.Tensor) -> torch.Tensor:
+        return weights[f"{name}.weight"] @ state + weights[f"{name}.bias"]
+
+    capability = apply("cap_encoder.out_proj", apply("cap_encoder.proj", pooled)).sigmoid()
+    condition = torch.cat([capability, torch.tensor([iteration])])
+    condition = apply("cond_encoder.2", gelu(apply("cond_encoder.0", condition)))
+    gamma, beta = apply("film_gen.2", apply("film_gen.0", condition).relu()).chunk(2)
+    state = pooled * (1 + gamma) + beta
+    for layer in (0, 3):
+        state = apply(f"rm_head.{layer}", state).relu()
+    return float(apply("rm_head.5", state)[0])
 
 
 def score_editreward(folder: Path, pair: Pair, measure: Measure) -> Answer:
@@ -85,7 +129,6 @@ def score_editreward(folder: Path, pair: Pair, measure: Measure) -> Answer:
 
 
 def score_x_clip(folder: Path, pair: Pair, measure: Measure) -> Answer:
-    """Score an image as a video of identical frames."""
     return Answer((), (score_x_clip_video(folder, [IMAGES[pair.image]], pair.text, measure),))
 
 
@@ -101,7 +144,6 @@ def score_x_clip_video(folder: Path, frames: Sequence[Image.Image], text: str, m
 
 
 def score_videoalign(folder: Path, pair: Pair, measure: Measure) -> Answer:
-    """Score an image as a video that repeats a single frame."""
     return Answer((), (sum(score_videoalign_video(folder, [IMAGES[pair.image]] * 2, pair.text)),))
 
 
@@ -152,9 +194,78 @@ def make_video_patches(
     return patches, torch.tensor([[times, rows, columns]])
 
 
+def score_fga_blip2(folder: Path, pair: Pair, measure: Measure) -> Answer:
+    return Answer((), (score_fga_blip2_tokens(folder, pair)[0],))
+
+
+def score_fga_blip2_tokens(folder: Path, pair: Pair) -> tuple[float, list[float]]:
+    """Return the overall score and the score of each token as in `element_score` (DYEvaLab/EvalMuse 0fa141b).
+
+    The text is prepared by LAVIS's `blip_caption`; special tokens have a score, too.
+    """
+    model = load_network("Blip2ForImageTextRetrieval", folder)
+    norm = model.vision_model.post_layernorm
+    text = re.sub(r"\s{2,}", " ", re.sub(r"([.!\"()*#:;~])", " ", pair.text.lower())).rstrip("\n").strip(" ")
+    words = load_tokenizer(folder)([" ".join(text.split(" ")[:50])], return_tensors="pt")
+    pixels = preprocess_image(folder, pair.image)["pixel_values"]
+    norm.eps = 1e-5  # ln_vision in LAVIS's blip2.py
+    image_embeds = model.vision_model(pixels).last_hidden_state
+    embedded = torch.cat(
+        [
+            model.query_tokens,
+            model.embeddings.word_embeddings(words.input_ids)
+            + model.embeddings.position_embeddings(torch.arange(words.input_ids.shape[1])),
+        ],
+        dim=1,
+    )
+    count = model.query_tokens.shape[1]
+    output = model.qformer(embedded, query_length=count, encoder_hidden_states=image_embeds).last_hidden_state
+    itm_scores = model.itm_head(output).softmax(dim=2)[0, :, 1]
+    return float(itm_scores[:count].mean() * 4 + 1), itm_scores[count:].tolist()
+
+
+def score_mps(folder: Path, pair: Pair, measure: Measure) -> Answer:
+    """Score an image under the overall condition in the same way as MPS's evaluation scripts."""
+    return Answer((), (score_mps_condition(folder, pair, mps_release.OVERALL_CONDITION),))
+
+
+def score_mps_condition(folder: Path, pair: Pair, condition: str, threshold: float = mps_release.THRESHOLD) -> float:
+    words = load_tokenizer(folder)
+    options = {"max_length": words.model_max_length, "padding": "max_length", "truncation": True}
+    ids = [words(text, return_tensors="pt", **options).input_ids for text in (pair.text, condition)]
+    pixels = preprocess_image(folder, pair.image)["pixel_values"]
+    return load_released_mps(folder).score(pixels, *ids, threshold)
+
+
+def score_aesthetic(folder: Path, pair: Pair, measure: Measure) -> Answer:
+    """Rate an image as in LAION's scripts: CLIP's preprocessing, a unit-length embedding, and linear layers.
+
+    (LAION-AI/aesthetic-predictor 6d122ad, asthetics_predictor.ipynb; christophschuhmann/improved-aesthetic-predictor
+    6934dd8, simple_inference.py, whose activations are commented out, and a0cec29, avaclipmlp_inf_wds-relu.py.)
+    """
+    model, weights = load_network("CLIPVisionModelWithProjection", folder), load_file(folder / "model.safetensors")
+    original = IMAGES[pair.image]
+    width, height = (tiny.IMAGE_SIDE * side // min(original.size) for side in original.size)
+    left, top = (round((side - tiny.IMAGE_SIDE) / 2) for side in (width, height))
+    square = original.resize((width, height), Image.Resampling.BICUBIC).crop(
+        (left, top, left + tiny.IMAGE_SIDE, top + tiny.IMAGE_SIDE)
+    )
+    embedding = model(normalise(square)).image_embeds[0].double().numpy()
+    state = torch.from_numpy(embedding / np.linalg.norm(embedding)).float()
+    for layer in range(len(model.config.head_widths)):
+        state = state.clamp(min=0) if layer and model.config.head_relu else state
+        state = weights[f"head.{layer}.weight"] @ state + weights[f"head.{layer}.bias"]
+    return Answer((), (float(state),))
+
+
+@cache
+def load_released_mps(folder: Path) -> mps_release.ReleasedMps:
+    config = transformers.CLIPConfig.from_pretrained(folder)
+    return mps_release.load_weights(config, load_file(folder / "model.safetensors"))
+
+
 @cache
 def build_qwen2(folder: Path) -> Any:
-    """Build a Qwen2 with the weights of a Qwen2-VL's language model."""
     half = load_network("Qwen2VLForConditionalGeneration", folder).model.language_model
     fields = half.config.to_dict()
     rope = {"rope_type": "default", "rope_theta": fields["rope_parameters"]["rope_theta"]}
@@ -171,5 +282,10 @@ REFERENCES: Mapping[tuple[str, Call], Reference] = {
     ("videoalign", "similarity"): score_videoalign,
     ("videoalign_three_heads", "similarity"): score_videoalign,
     ("x_clip", "similarity"): score_x_clip,
+    ("fga_blip2", "similarity"): score_fga_blip2,
+    ("hpsv3_plus", "similarity"): score_hpsv3_plus,
+    ("mps", "similarity"): score_mps,
+    ("laion_aesthetic", "similarity"): score_aesthetic,
+    ("laion_aesthetic_v1", "similarity"): score_aesthetic,
 }
 """Reference functions by kind of checkpoint and call."""

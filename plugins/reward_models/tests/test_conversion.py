@@ -1,4 +1,4 @@
-"""Released weights are converted to folders that families can load and that reproduce the release's scores.
+"""Released weights are converted to folders that families can load and that reproduce the original scores.
 
 Code in a pickle is never run.
 """
@@ -46,7 +46,6 @@ def convert_release(folder: Path, **options: Any) -> Path:
 
 @pytest.fixture
 def clip_base(tmp_path: Path) -> Path:
-    """Save a base checkpoint with other weights than the release, and return its folder."""
     return rewards.save_open_clip(tmp_path / "base", seed=5)
 
 
@@ -72,7 +71,15 @@ def test_a_converted_open_clip_training_checkpoint_has_the_networks_scores(clip_
     )
 
 
-def test_a_converted_pyramid_clip_has_its_releases_scores(clip_base: Path, tmp_path: Path) -> None:
+def test_an_open_clip_saved_by_a_package_that_wraps_it_is_converted(clip_base: Path, tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    save_file({f"model.{name}": tensor.contiguous() for name, tensor in make_clip_weights().items()}, file)
+    made = convert_release(tmp_path / "made", release="open_clip", weights=file, base=clip_base)
+    reference = compute_similarities("open_clip", rewards.save_open_clip(tmp_path / "reference"), "cosine")
+    assert compute_similarities("open_clip", made, "cosine") == pytest.approx(reference, abs=1e-6)
+
+
+def test_a_converted_pyramid_clip_has_the_original_scores(clip_base: Path, tmp_path: Path) -> None:
     tiny.write_json(clip_base / "open_clip_config.json", rewards.make_pyramid_clip_fields())
     weights = {f"module.{name}": tensor for name, tensor in rewards.make_pyramid_clip().state_dict().items()}
     file = save_weights(tmp_path / "release.pth.tar", {"epoch": 1, "state_dict": weights})
@@ -100,7 +107,7 @@ def rename_as_released(weights: Mapping[str, torch.Tensor], names: tuple[tuple[s
     return {rename_weight(name, names): tensor for name, tensor in weights.items()}
 
 
-def test_a_converted_imagereward_has_its_releases_scores(tmp_path: Path) -> None:
+def test_a_converted_imagereward_has_the_original_scores(tmp_path: Path) -> None:
     reference = rewards.save_imagereward(tmp_path / "reference")
     weights = rename_as_released(load_file(reference / "model.safetensors"), BLIP_NAME_PATTERNS)
     assert "blip.visual_encoder.blocks.1.attn.qkv.weight" in weights and "mlp.layers.7.bias" in weights
@@ -113,7 +120,7 @@ def test_a_converted_imagereward_has_its_releases_scores(tmp_path: Path) -> None
     assert compute_similarities("imagereward", made, "reward") == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_converted_hpsv3_has_its_releases_scores_and_the_source_is_not_run(
+def test_a_converted_hpsv3_has_the_original_scores_and_its_source_is_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(conversion, "PIXELS_PER_IMAGE", 1024)
@@ -141,7 +148,7 @@ def test_a_converted_hpsv3_has_its_releases_scores_and_the_source_is_not_run(
     assert compute_similarities("hpsv3", made, "reward") == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_converted_editreward_has_its_releases_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_converted_editreward_has_the_original_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversion, "PIXELS_PER_IMAGE", 1024)
     reference = tiny_rewards.save_editreward(tmp_path / "reference")
     tiny.edit_json(reference / "preprocessor_config.json", min_pixels=1024, max_pixels=1024)
@@ -159,7 +166,7 @@ def test_a_converted_editreward_has_its_releases_scores(tmp_path: Path, monkeypa
         "base": tiny.save_qwen2_vl(tmp_path / "base", kind="qwen2_5_vl"),
         "instruction": tmp_path / "prompts.py",
     }
-    with pytest.raises(ModelError, match=r"expected the release's file data_collator_qwen_edit\.py"):
+    with pytest.raises(ModelError, match=r"expected the published file data_collator_qwen_edit\.py"):
         convert_release(tmp_path / "made", **given)
     (tmp_path / "data_collator_qwen_edit.py").write_text(f"prompt_with_special_token = {rating!r}\n")
     made = convert_release(tmp_path / "made", **given)
@@ -170,7 +177,7 @@ def test_a_converted_editreward_has_its_releases_scores(tmp_path: Path, monkeypa
 
 
 def save_released_videoalign(folder: Path, weights: Mapping[str, torch.Tensor], **settings: Any) -> Path:
-    """Save VideoAlign's weights in the same form as the release, and return the file.
+    """Save VideoAlign's weights in the form in which they are published, and return the file.
 
     The weights have peft's names, the adapters are not merged, and the settings are in the parent folder.
     """
@@ -199,7 +206,7 @@ def save_released_videoalign(folder: Path, weights: Mapping[str, torch.Tensor], 
     return save_weights(folder / "checkpoint-7" / "model.pth", released)
 
 
-def test_a_converted_videoalign_has_its_releases_scores(tmp_path: Path) -> None:
+def test_a_converted_videoalign_has_the_original_scores(tmp_path: Path) -> None:
     reference = tiny_rewards.save_videoalign(tmp_path / "reference")
     weights = load_file(reference / "model.safetensors")
     source = tmp_path / "prompt_template.py"
@@ -211,15 +218,15 @@ def test_a_converted_videoalign_has_its_releases_scores(tmp_path: Path) -> None:
     expected = compute_similarities("videoalign", reference, "reward")
     assert compute_similarities("videoalign", made, "reward") == pytest.approx(expected, abs=1e-3)
     other = save_released_videoalign(tmp_path / "other", weights, sample_type="multi_pts")
-    with pytest.raises(ModelError, match=r"model_config.json: sample_type='multi_pts', but the release has"):
+    with pytest.raises(
+        ModelError, match=r"model_config.json: sample_type='multi_pts', but only the published settings"
+    ):
         convert_release(tmp_path / "again", weights=other, **given)
-    with pytest.raises(ModelError, match=r"model_config.json: expected the release's settings, found no file; keep"):
+    with pytest.raises(ModelError, match=r"model_config.json: expected VideoAlign's settings, found no file; keep"):
         convert_release(tmp_path / "again", weights=save_weights(tmp_path / "model.pth", weights), **given)
 
 
 class CommandOnUnpickle:
-    """Object that runs a shell command when it is unpickled."""
-
     def __init__(self, file: Path) -> None:
         self.file = file
 
@@ -244,8 +251,11 @@ def test_a_pickle_with_code_is_refused_and_none_of_its_code_runs(how: str, clip_
 @pytest.mark.parametrize(
     ("others", "message"),
     [
-        ({"ln_final.weight": None}, "lacks text_model.final_layer_norm.weight; check that this is the release"),
-        ({"head.weight": torch.zeros(2)}, "also has head.weight; check that this is the release"),
+        (
+            {"ln_final.weight": None},
+            "lacks text_model.final_layer_norm.weight; check that these are",
+        ),
+        ({"head.weight": torch.zeros(2)}, "also has head.weight; check that these are the published weights"),
         ({"logit_scale": torch.zeros(2)}, r"logit_scale has the shape \(2,\), but \(\) in `base`"),
     ],
 )
@@ -304,6 +314,4 @@ def test_the_job_lists_the_written_files_and_refuses_an_existing_output(
     assert run_job(COMMAND, main, given) == 1
     assert "already exists; choose another output" in capsys.readouterr().err
     assert run_job(COMMAND, main, [*given[:1], "weights=none.pt", *given[2:3], "output=other"]) == 1
-    assert (
-        "none.pt: expected the released weights, found no file; download the release first" in capsys.readouterr().err
-    )
+    assert "none.pt: expected the published weights, found no file; download them first" in capsys.readouterr().err

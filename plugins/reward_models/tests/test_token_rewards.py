@@ -15,7 +15,7 @@ from plumbline.operators.models.families import model_config
 from plumbline.operators.stages.graph import check_models, make_nodes
 from plumbline.plugins.reward_models import reward_tokens
 from tests.operators import tiny
-from tests.operators.models.alike import IMAGES, require_alike
+from tests.operators.models.alike import IMAGES, require_batch_invariance
 from tests.operators.models.families.test_families import load_model
 from tests.operators.tiny.families import KINDS
 
@@ -28,7 +28,7 @@ def test_padding_on_the_left_changes_the_rewards(name: str, tmp_path: Path, monk
     before = partial(pad_sequence, padding_side="left", padding_value=1)
     monkeypatch.setattr(reward_tokens, "pad_sequence", before)
     with pytest.raises(AssertionError):
-        require_alike(model, "similarity", measure="reward", alone=alone)
+        require_batch_invariance(model, "similarity", measure="reward", alone=alone)
 
 
 def encode_images(model: Any) -> Any:

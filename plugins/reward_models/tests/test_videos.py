@@ -21,7 +21,6 @@ from tests.operators.images.test_videos import write_video
 
 
 def make_scorer(folder: Path, *ratings: str | None, **clips: Any) -> Scorer:
-    """Return a scorer with one metric for VideoAlign's score and one for each of these ratings."""
     models = {"videoalign": model_config(family="videoalign", checkpoint=str(folder))}
     metrics = {
         str(name): SimilarityConfig(model="videoalign", measure="reward", rating=name) for name in (None, *ratings)
@@ -30,7 +29,7 @@ def make_scorer(folder: Path, *ratings: str | None, **clips: Any) -> Scorer:
 
 
 @pytest.mark.parametrize("heads", [1, 3])
-def test_videoalign_returns_its_releases_ratings_for_frames_and_for_files(heads: int, tmp_path: Path) -> None:
+def test_videoalign_returns_the_original_ratings_for_frames_and_for_files(heads: int, tmp_path: Path) -> None:
     """Frames are sampled from a file by time. If their number is odd, the last frame is repeated."""
     folder = tiny_rewards.save_videoalign(tmp_path / "videoalign", heads=heads)
     shown, clip = tiny.draw_frames(3), write_video(tmp_path / "clip", "mp4")
@@ -40,9 +39,9 @@ def test_videoalign_returns_its_releases_ratings_for_frames_and_for_files(heads:
         [shown, clip, b"cut"], ["a red circle", "two stars", "a"]
     )
     listed, filed, broken = rows.to_pylist()
-    for row, film_frames, text in ((listed, [*shown, shown[-1]], "a red circle"), (filed, sampled, "two stars")):
+    for row, clip_frames, text in ((listed, [*shown, shown[-1]], "a red circle"), (filed, sampled, "two stars")):
         with torch.inference_mode():
-            expected = score_videoalign_video(folder, film_frames, text)
+            expected = score_videoalign_video(folder, clip_frames, text)
         assert [rating["name"] for rating in row["ratings"]] == ["visual_quality", "motion_quality", "text_alignment"]
         assert [rating["value"] for rating in row["ratings"]] == pytest.approx(expected, abs=1e-4)
         assert row["score"] == pytest.approx(sum(expected), abs=1e-4)
@@ -51,7 +50,7 @@ def test_videoalign_returns_its_releases_ratings_for_frames_and_for_files(heads:
 
 @pytest.mark.parametrize(("count", "shown"), [(1, [0, 0, 0]), (2, [0, 0, 1]), (3, [0, 1, 2]), (6, [0, 2, 5])])
 def test_x_clip_samples_as_many_frames_as_it_was_trained_on(count: int, shown: list[int], tmp_path: Path) -> None:
-    folder, films = (
+    folder, clips = (
         tiny_rewards.save_x_clip(tmp_path / "xclip"),
         [tiny.draw_frames(count), tiny.draw_frames(count, first=4)],
     )
@@ -61,10 +60,10 @@ def test_x_clip_samples_as_many_frames_as_it_was_trained_on(count: int, shown: l
     texts = ["a red circle", "two blue stars"]
     with torch.inference_mode():
         expected = [
-            score_x_clip_video(folder, [film[place] for place in shown], text)
-            for film, text in zip(films, texts, strict=True)
+            score_x_clip_video(folder, [clip[place] for place in shown], text)
+            for clip, text in zip(clips, texts, strict=True)
         ]
-    scores = [row["score"] for row in scorer.score_table(films, texts).to_pylist()]
+    scores = [row["score"] for row in scorer.score_table(clips, texts).to_pylist()]
     assert scores == pytest.approx(expected, abs=1e-4) and scores[0] != pytest.approx(scores[1], abs=1e-3)
 
 

@@ -1,20 +1,25 @@
-"""Random checkpoints of the plugin's reward models, in the layout of the release or of the conversion."""
+"""Random checkpoints of the plugin's reward models, in the published layout or in that of converted checkpoints."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig, AutoTokenizer, XCLIPConfig, XCLIPModel
+import torch
+from transformers import AutoConfig, AutoTokenizer, CLIPConfig, CLIPModel, XCLIPConfig, XCLIPModel
 
+from plumbline.operators.models.processing import make_clip_processor
+from plumbline.plugins.reward_models.aesthetic_network import AestheticPredictor
+from plumbline.plugins.reward_models.fga_blip2_network import FgaBlip2
+from plumbline.plugins.reward_models.hpsv3_plus_network import HpsV3Plus
+from plumbline.plugins.reward_models.mps_network import Mps
 from plumbline.plugins.reward_models.reward_tokens import REWARD_TOKEN, VIDEO_RATINGS, EditReward, HpsV3, VideoReward
 from plumbline.plugins.reward_models.token_rewards import EDIT_INSTRUCTION_FILES as FILES
 from plumbline.plugins.reward_models.token_rewards import INSTRUCTION_FILE as FILE
 from tests.operators import tiny
-from tests.operators.tiny.rewards import enlarge_weights
+from tests.operators.tiny.rewards import enlarge_weights, make_clip_tokenizer, save_blip2_itm, save_pickscore
 
 
 def save_x_clip(folder: Path, *, seed: int = 0) -> Path:
-    """Save an X-CLIP for three frames, with a preprocessor configuration in the form of its release."""
     frames = {
         "num_frames": 3,
         "mit_hidden_size": 16,
@@ -39,13 +44,80 @@ def save_x_clip(folder: Path, *, seed: int = 0) -> Path:
     return folder
 
 
+MPS_CONTEXT_TOKENS = 77
+"""Context of the released MPS, in which its conditions differ also if each letter is a token."""
+
+
+def save_mps(folder: Path, *, seed: int = 0) -> Path:
+    """Save an MPS as it is stored after converting its release."""
+    save_pickscore(folder)
+    config = CLIPConfig.from_pretrained(folder)
+    config.text_config.max_position_embeddings = MPS_CONTEXT_TOKENS
+    config.cross_layers, config.cross_heads = 2, 3
+    network = Mps(config)
+    enlarge_weights(network, seed=seed)
+    network.save_pretrained(folder)
+    tokenizer = make_clip_tokenizer()
+    tokenizer.model_max_length = MPS_CONTEXT_TOKENS
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def save_fga_blip2(folder: Path, *, seed: int = 0) -> Path:
+    """Save an FGA-BLIP2 as it is stored after converting its release."""
+    save_blip2_itm(folder, seed=seed)
+    network = FgaBlip2.from_pretrained(folder)
+    for name, tensor in network.named_parameters():
+        if name.endswith("qkv.bias"):  # in the release, only queries and values have a bias
+            query, _, value = torch.randn(3, len(tensor) // 3)
+            tensor.data = torch.cat([query, torch.zeros_like(query), value])
+    network.save_pretrained(folder)
+    return folder
+
+
+AESTHETIC_HEAD_WIDTHS = [12, 8, 6, 4, 1]
+
+
+def save_fixed_clip(folder: Path) -> Path:
+    """Save a CLIP whose weights are the same in every call."""
+    torch.manual_seed(0)
+    return save_pickscore(folder)
+
+
+def save_aesthetic(folder: Path, *, seed: int = 0, relu: bool = False, widths: Sequence[int] = (1,)) -> Path:
+    """Save an aesthetic predictor as it is stored after converting its release, on the CLIP of `save_fixed_clip`."""
+    save_fixed_clip(folder)
+    clip = CLIPModel.from_pretrained(folder)
+    config = clip.config.vision_config
+    config.projection_dim = clip.config.projection_dim
+    config.head_relu, config.head_widths = relu, list(widths)
+    network = AestheticPredictor(config)
+    enlarge_weights(network, seed=seed, deviation=0.5)
+    network.load_state_dict(clip.state_dict(), strict=False)
+    network.save_pretrained(folder)
+    make_clip_processor(tiny.IMAGE_SIDE).save_pretrained(folder)
+    for file in folder.glob("*token*"):
+        file.unlink()
+    return folder
+
+
 INSTRUCTION = "Rate what the image shows.\nTextual prompt - {text_prompt}\n\nThe rating: <|Reward|>\nEND\n"
 
 
 def save_hpsv3(folder: Path, *, seed: int = 0) -> Path:
-    """Save a converted HPSv3: a Qwen2-VL whose tokenizer has one additional token."""
     tiny.save_qwen2_vl(folder, seed=seed)
     _save_token_reward(folder, HpsV3, (REWARD_TOKEN,), {FILE: INSTRUCTION}, seed=seed)
+    return folder
+
+
+PLUS_FIELDS = {"condition_width": 6, "image_factor": 6, "image_pixels": 900}
+"""Fields of the tiny HPSv3++. The first resizing is to multiples of 6 pixels, Qwen3-VL's own to multiples of 8."""
+
+
+def save_hpsv3_plus(folder: Path, *, seed: int = 0) -> Path:
+    """Save a converted HPSv3++: a Qwen3-VL whose tokenizer has one additional token."""
+    tiny.save_qwen2_vl(folder, seed=seed, kind="qwen3_vl")
+    _save_token_reward(folder, HpsV3Plus, (REWARD_TOKEN,), {FILE: INSTRUCTION}, seed=seed, **PLUS_FIELDS)
     return folder
 
 
@@ -56,7 +128,6 @@ EDIT_INSTRUCTIONS = (
 
 
 def save_editreward(folder: Path, *, seed: int = 0) -> Path:
-    """Save a converted EditReward: a Qwen2.5-VL whose tokenizer has one additional token."""
     tiny.save_qwen2_vl(folder, seed=seed, kind="qwen2_5_vl")
     instructions = dict(zip(FILES, EDIT_INSTRUCTIONS, strict=True))
     _save_token_reward(folder, EditReward, (REWARD_TOKEN,), instructions, seed=seed)
@@ -73,7 +144,6 @@ FRAME_PIXELS = 10_000
 
 
 def save_videoalign(folder: Path, *, seed: int = 0, heads: int = 1) -> Path:
-    """Save a converted VideoAlign: a Qwen2-VL whose tokenizer has three additional tokens."""
     tiny.save_qwen2_vl(folder, seed=seed)
     scores = {"reward_heads": heads, "reward_means": REWARD_MEANS, "reward_stds": REWARD_STDS}
     fields = {**scores, "max_frame_pixels": FRAME_PIXELS}
