@@ -1,0 +1,5 @@
+"""Judges that were trained or released in 2025 and 2026: their own wording, and benchmarks that compare judges."""
+
+from pathlib import Path
+
+CONF = Path(__file__).parent / "conf"

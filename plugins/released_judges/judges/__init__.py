@@ -1,0 +1,1 @@
+"""Metrics whose judge is asked in its release's words only."""

@@ -1,0 +1,1 @@
+"""Human judgements that benchmarks of judges released."""

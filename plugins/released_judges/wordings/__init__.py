@@ -1,0 +1,1 @@
+"""The wordings of released judges, read from checkouts of their repositories."""
