@@ -1,6 +1,7 @@
 """Measures the accuracy of the embedded models on held-out data."""
 
 import io
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
@@ -12,22 +13,24 @@ import numpy as np
 from PIL import Image
 
 from plumbline.assets.making.claims import NUMBER_WORDS, RELATIONS, SKILLS
-from plumbline.assets.making.lessons import METRICS, GoldWriter, find_planted
+from plumbline.assets.making.lessons import QUESTION_METRICS, GoldWriter, find_planted
 from plumbline.assets.making.networks import BATCH_SIZE
+from plumbline.assets.making.pair_training import JUDGE, Contest, choose, sample_hard_contest
 from plumbline.assets.making.prompts import Prompt, is_held_out
 from plumbline.assets.making.questions import (
     OPEN_QUESTIONS,
     PLACE_NAMES,
     GoldQuestion,
     ask_both_ways,
-    ask_directly,
-    ask_openly,
+    ask_open_question,
+    ask_plain_yes_no_question,
     ask_vqascore,
-    sample_claiming,
+    sample_claim_prompt,
 )
 from plumbline.assets.making.scenes import COLOURS, PARTS, SHAPES, SIZES, Scene, draw_scene, sample_scene, to_png
 from plumbline.assets.making.tables import make_prompts_table
 from plumbline.assets.making.text_training import TextPair, sample_pair
+from plumbline.operators.metrics.judges.pairwise import Choice, PairAnswer
 from plumbline.operators.metrics.questions.gecko import GeckoConfig
 from plumbline.operators.metrics.writing import WrittenQuestion, assign_ids
 from plumbline.operators.models.calls import (
@@ -38,10 +41,11 @@ from plumbline.operators.models.calls import (
     Question,
     SimilarityModel,
 )
+from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
 from plumbline.operators.stages.entailment import write_hypothesis
 from plumbline.operators.stages.questions import write_questions
 
-YES_NO = ("Yes", "No")
+YES_NO_CHOICES = ("Yes", "No")
 CHOICES_BY_TOPIC: Mapping[str, tuple[str, ...]] = {
     "color": COLOURS,
     "size": SIZES,
@@ -63,7 +67,7 @@ class GoldTrial(NamedTuple):
     def choices(self) -> tuple[str, ...]:
         """The answers to choose from, as strings."""
         if self.gold.form != "open":
-            return YES_NO
+            return YES_NO_CHOICES
         if self.gold.topic == "count":
             return (
                 tuple(str(number) for number in range(len(NUMBER_WORDS)))
@@ -73,20 +77,20 @@ class GoldTrial(NamedTuple):
         return CHOICES_BY_TOPIC[self.gold.topic]
 
 
-def sample_held_out_questions(seed: int, each: int) -> list[GoldTrial]:
-    """Sample `each` questions of every form and topic, on scenes that were never drawn for training.
+def sample_held_out_questions(seed: int, count: int) -> list[GoldTrial]:
+    """Sample `count` questions of every form and topic, on scenes that were never drawn for training.
 
     Half of the yes/no questions have the answer Yes.
     """
     rng = Random(f"held out/{seed}")
     trials: list[GoldTrial] = []
     for skill in SKILLS:
-        for index in range(each):
+        for index in range(count):
             truth = index % 2 == 0
-            for ask in (partial(ask_vqascore, held_out=True), ask_directly):
+            for ask in (partial(ask_vqascore, held_out=True), ask_plain_yes_no_question):
                 trials.append(_make_gold_trial(rng, partial(ask, skill=skill, truth=truth)))
     for topic in OPEN_QUESTIONS:
-        trials += [_make_gold_trial(rng, partial(ask_openly, topic=topic)) for _ in range(each)]
+        trials += [_make_gold_trial(rng, partial(ask_open_question, topic=topic)) for _ in range(count)]
     return trials
 
 
@@ -103,7 +107,6 @@ def _draw_png(rng: Random, scene: Scene) -> bytes:
 
 
 def _encode_images(model: LikelihoodModel | SimilarityModel, pngs: Sequence[bytes]) -> list[Any]:
-    """Encode PNG images with the model's own preprocessing and vision tower."""
     pixels = [model.preprocess(Image.open(io.BytesIO(png)).convert("RGB")) for png in pngs]
     batches = [pixels[first : first + BATCH_SIZE] for first in range(0, len(pixels), BATCH_SIZE)]
     return [encoded for batch in batches for encoded in model.encode(batch)]
@@ -115,16 +118,16 @@ def measure_vqa(model: LikelihoodModel, trials: Sequence[GoldTrial]) -> dict[str
     questions = [Question(index, trial.gold.text, trial.choices) for index, trial in enumerate(trials)]
     outcomes: dict[str, list[bool]] = {}
     for trial, logprobs in zip(trials, model.likelihood(features, questions), strict=True):
-        right = trial.choices[_find_likeliest(logprobs)] == trial.gold.answer
+        right = trial.choices[_find_likeliest_choice(logprobs)] == trial.gold.answer
         outcomes.setdefault(f"{trial.gold.form}/{trial.gold.topic}", []).append(right)
     return {name: _summarize_outcomes(group) for name, group in outcomes.items()}
 
 
-def _find_likeliest(logprobs: Any) -> int:
+def _find_likeliest_choice(logprobs: Any) -> int:
     return int(np.argmax([sum(tokens) for tokens in logprobs]))
 
 
-def measure_order(model: LikelihoodModel, seed: int, each: int) -> dict[str, Any]:
+def measure_order(model: LikelihoodModel, seed: int, count: int) -> dict[str, Any]:
     """Ask about the same two things in both orders; return how often the answers differ, and how often both are right.
 
     To a model that ignores word order, the two questions are the same.
@@ -132,22 +135,24 @@ def measure_order(model: LikelihoodModel, seed: int, each: int) -> dict[str, Any
     rng = Random(f"held out order/{seed}")
     pngs: list[bytes] = []
     questions: list[Question] = []
-    while len(pngs) < each:
+    while len(pngs) < count:
         scene = sample_scene(rng)
         texts = ask_both_ways(rng, scene)
         if texts is not None:
-            questions += [Question(len(pngs), text, YES_NO) for text in texts]
+            questions += [Question(len(pngs), text, YES_NO_CHOICES) for text in texts]
             pngs.append(_draw_png(rng, scene))
-    yes = [_find_likeliest(logprobs) == 0 for logprobs in model.likelihood(_encode_images(model, pngs), questions)]
+    yes = [
+        _find_likeliest_choice(logprobs) == 0 for logprobs in model.likelihood(_encode_images(model, pngs), questions)
+    ]
     pairs = list(zip(yes[::2], yes[1::2], strict=True))
     return {
         "told_apart": average([true != swapped for true, swapped in pairs]),
         "right": average([true and not swapped for true, swapped in pairs]),
-        "n": each,
+        "n": count,
     }
 
 
-def measure_clip(model: SimilarityModel, seed: int, each: int) -> dict[str, dict[str, Any]]:
+def measure_clip(model: SimilarityModel, seed: int, count: int) -> dict[str, dict[str, Any]]:
     """Return the number of trials and the accuracy, by skill.
 
     In each trial, the model must find a true statement more similar to an image than a nearly true statement.
@@ -156,9 +161,54 @@ def measure_clip(model: SimilarityModel, seed: int, each: int) -> dict[str, dict
     """
     rng = Random(f"held out clip/{seed}")
     return {
-        skill: _summarize_outcomes(_find_nearer(model, [_make_choice_trial(rng, skill) for _ in range(each)]))
+        skill: _summarize_outcomes(_judge_trials(model, [_make_choice_trial(rng, skill) for _ in range(count)]))
         for skill in SKILLS
     }
+
+
+def measure_judge(model: ClipFlanT5Likelihood, seed: int, each: int) -> dict[str, Any]:
+    """Return how often the judge is right about `each` pairs of images of every skill, in both orders.
+
+    The result has the fraction of right choices by skill and the fraction of the commonest right choice, the fraction
+    of pairs with a better image whose better image is preferred, and the fraction with the same choice in both orders.
+    """
+    rng = Random(f"held out contests/{seed}")
+    contests = [sample_hard_contest(rng, skill, held_out=True) for skill in SKILLS for _ in range(each)]
+    right: dict[str, list[bool]] = {skill: [] for skill in SKILLS}
+    truths, preferred, same = [], [], []
+    for contest, answers in zip(contests, ask_judge(model, rng, contests), strict=True):
+        first, second = contest.scenes[:2]
+        truth = choose(contest.prompt, first, second)
+        right[contest.prompt.skill] += [answers[0].choice == truth, answers[1].choice == SWAPPED_CHOICES[truth]]
+        truths += [truth, SWAPPED_CHOICES[truth]]
+        same.append(answers[1].choice == SWAPPED_CHOICES[answers[0].choice])
+        if truth in ("first", "second"):
+            preferred.append((answers[0].p_first > answers[1].p_first) == (truth == "first"))
+    return {
+        "by_skill": {skill: _summarize_outcomes(outcomes) for skill, outcomes in right.items()},
+        "commonest": round(max(Counter(truths).values()) / len(truths), 4),
+        "better_image": _summarize_outcomes(preferred),
+        "same_in_both_orders": _summarize_outcomes(same),
+    }
+
+
+SWAPPED_CHOICES: Mapping[Choice, Choice] = {"first": "second", "second": "first", "tie": "tie", "neither": "neither"}
+"""For each choice, the choice that means the same if the two images are shown in the other order."""
+
+
+def ask_judge(
+    model: ClipFlanT5Likelihood, rng: Random, contests: Sequence[Contest]
+) -> list[tuple[PairAnswer, PairAnswer]]:
+    """Return the judge's answers about the first two scenes of each contest, in both orders."""
+    features: list[Any] = []
+    questions = []
+    for contest in contests:
+        images = [Image.fromarray(draw_scene(scene, rng.getrandbits(32))) for scene in contest.scenes[:2]]
+        for shown in (images, images[::-1]):
+            questions.append(Question(len(features), JUDGE.question(contest.prompt.text), JUDGE.letters))
+            features += model.encode([model.preprocess_several(shown)])
+    answers = [JUDGE.combine_logprobs(logprobs) for logprobs in model.likelihood(features, questions)]
+    return list(zip(answers[::2], answers[1::2], strict=True))
 
 
 class ChoiceTrial(NamedTuple):
@@ -172,12 +222,12 @@ class ChoiceTrial(NamedTuple):
 def _make_choice_trial(rng: Random, skill: str) -> ChoiceTrial:
     while True:
         scene = sample_scene(rng)
-        true, false = (sample_claiming(rng, scene, skill, truth=truth) for truth in (True, False))
+        true, false = (sample_claim_prompt(rng, scene, skill, truth=truth) for truth in (True, False))
         if true and false and is_held_out(true.text) and is_held_out(false.text):
             return ChoiceTrial(_draw_png(rng, scene), (true.text, false.text))
 
 
-def _find_nearer(model: SimilarityModel, trials: Sequence[ChoiceTrial]) -> list[bool]:
+def _judge_trials(model: SimilarityModel, trials: Sequence[ChoiceTrial]) -> list[bool]:
     features = _encode_images(model, [trial.png for trial in trials])
     true, false = (
         model.compare(features, [Pair(image, trial.statements[place]) for image, trial in enumerate(trials)])
@@ -199,7 +249,7 @@ GECKO_THRESHOLD = GeckoConfig().threshold
 QUANTILES = (0.01, 0.1, 0.5, 0.9, 0.99)
 
 
-class Sheet(NamedTuple):
+class QuestionSheet(NamedTuple):
     """The questions that a language model wrote about a prompt, and the questions that it should have written."""
 
     prompt: Prompt
@@ -207,8 +257,8 @@ class Sheet(NamedTuple):
     """Questions that the writer wrote; empty if a reply could not be parsed."""
     gold: list[WrittenQuestion]
 
-    def origin(self, question: WrittenQuestion) -> Literal["planted", "right", "slip"]:
-        """Return `planted` for a deliberate hallucination, `right` if the prompt implies it, and otherwise `slip`."""
+    def classify(self, question: WrittenQuestion) -> Literal["planted", "right", "slip"]:
+        """Return `planted` for a deliberate hallucination, `right` if it is in `gold`, and otherwise `slip`."""
         imagined = find_planted(self.prompt.text)
         if imagined is not None and question.text == imagined.question:
             return "planted"
@@ -216,15 +266,15 @@ class Sheet(NamedTuple):
         return "right" if (question.text, question.answer) in asked else "slip"
 
 
-def write_sheets(model: GenerateModel, metric: str, prompts: Sequence[Prompt]) -> list[Sheet]:
+def write_sheets(model: GenerateModel, metric: str, prompts: Sequence[Prompt]) -> list[QuestionSheet]:
     """Have the model write the metric's questions about every prompt by running the questions stage."""
-    records = write_questions(make_prompts_table(prompts), METRICS[metric], model).to_pylist()
+    records = write_questions(make_prompts_table(prompts), QUESTION_METRICS[metric], model).to_pylist()
     written = {
         prompt_id: [_read_question(record) for record in group if not record["error"]]
         for prompt_id, group in groupby(records, key=itemgetter("prompt_id"))
     }
     return [
-        Sheet(prompt, written[prompt.prompt_id], assign_ids(GoldWriter(prompt).write(metric).questions))
+        QuestionSheet(prompt, written[prompt.prompt_id], assign_ids(GoldWriter(prompt).write(metric).questions))
         for prompt in prompts
     ]
 
@@ -234,8 +284,8 @@ def _read_question(record: Mapping[str, Any]) -> WrittenQuestion:
     return WrittenQuestion(**fields | {name: tuple(fields[name] or ()) for name in ("choices", "parents")})
 
 
-def measure_sheets(sheets: Sequence[Sheet]) -> dict[str, Any]:
-    """Return the fraction of prompts with only correct questions, and the fraction with a reply that can be parsed."""
+def measure_sheets(sheets: Sequence[QuestionSheet]) -> dict[str, Any]:
+    """Return the fractions of prompts with exactly the right questions and with any questions, and their number."""
     return {
         "accuracy": average([sheet.written == sheet.gold for sheet in sheets]),
         "read": average([bool(sheet.written) for sheet in sheets]),
@@ -243,15 +293,15 @@ def measure_sheets(sheets: Sequence[Sheet]) -> dict[str, Any]:
     }
 
 
-def count_filtered(sheets: Sequence[Sheet]) -> dict[str, Any]:
-    """Return how many planted, mistaken and correct questions TIFA's filter drops.
+def count_filtered(sheets: Sequence[QuestionSheet]) -> dict[str, Any]:
+    """Return the numbers of planted, mistaken and correct questions, and how many of each TIFA's filter drops.
 
     The filter drops a question if the model that wrote it does not give the expected answer.
     """
     return _count_dropped(sheets, [question.keep is False for sheet in sheets for question in sheet.written])
 
 
-def count_entailed(model: EntailmentModel, sheets: Sequence[Sheet]) -> dict[str, Any]:
+def count_entailed(model: EntailmentModel, sheets: Sequence[QuestionSheet]) -> dict[str, Any]:
     """Return the numbers of planted, mistaken and correct questions, and how many of each the NLI model drops.
 
     A question is dropped if its probability is below Gecko's threshold.
@@ -264,10 +314,9 @@ def count_entailed(model: EntailmentModel, sheets: Sequence[Sheet]) -> dict[str,
     return _count_dropped(sheets, [probability < GECKO_THRESHOLD for probability in model.entailment(pairs)])
 
 
-def _count_dropped(sheets: Sequence[Sheet], dropped: Sequence[bool]) -> dict[str, Any]:
-    """Count the planted, mistaken and correct questions, and how many of each were dropped."""
+def _count_dropped(sheets: Sequence[QuestionSheet], dropped: Sequence[bool]) -> dict[str, Any]:
     verdicts: dict[str, list[bool]] = {"planted": [], "slip": [], "right": []}
-    origins = [sheet.origin(question) for sheet in sheets for question in sheet.written]
+    origins = [sheet.classify(question) for sheet in sheets for question in sheet.written]
     for origin, drop in zip(origins, dropped, strict=True):
         verdicts[origin].append(drop)
     return {
@@ -290,8 +339,8 @@ def sample_held_out_pairs(seed: int, count: int) -> list[TextPair]:
 def measure_pairs(model: EntailmentModel, pairs: Sequence[TextPair]) -> dict[str, Any]:
     """Return how well the model separates entailed pairs from other pairs.
 
-    The result contains the accuracy at a threshold of 0.5, the fraction of entailed and of other pairs below Gecko's
-    threshold, quantiles of the probabilities of both, and the number of pairs.
+    The result contains the number of pairs and the accuracy at a threshold of 0.5 and, for entailed and other pairs
+    separately, the fraction below Gecko's threshold and quantiles of the probabilities.
     """
     probabilities = np.array(model.entailment([(pair.premise, pair.hypothesis) for pair in pairs]))
     truth = np.array([pair.entailed for pair in pairs], dtype=bool)

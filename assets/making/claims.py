@@ -144,7 +144,7 @@ class PairClaim(Claim):
 
 
 @dataclass(frozen=True, slots=True)
-class Exists(KindClaim):
+class ExistenceClaim(KindClaim):
     """The claim that at least one entity fits the description.
 
     The claim's kind is object, attribute or part, depending on the properties in the description.
@@ -167,7 +167,7 @@ class Exists(KindClaim):
 
 
 @dataclass(frozen=True, slots=True)
-class Counts(KindClaim):
+class CountClaim(KindClaim):
     """The claim that exactly `number` entities fit the description."""
 
     number: int
@@ -190,7 +190,7 @@ class Counts(KindClaim):
 
 
 @dataclass(frozen=True, slots=True)
-class Lacks(KindClaim):
+class AbsenceClaim(KindClaim):
     """The claim that no entity fits the description."""
 
     kind = "negation"
@@ -204,7 +204,7 @@ class Lacks(KindClaim):
 
 
 @dataclass(frozen=True, slots=True)
-class Every(KindClaim):
+class EveryClaim(KindClaim):
     """The claim that some entities fit the description, and all of them have the given value (colour, size or part)."""
 
     field: str
@@ -239,7 +239,7 @@ class Every(KindClaim):
 
 
 @dataclass(frozen=True, slots=True)
-class Relates(PairClaim):
+class RelationClaim(PairClaim):
     """The claim that an entity of the first kind has this position or size relative to an entity of the second kind."""
 
     relation: str
@@ -274,7 +274,7 @@ RELATION_CHECKS: Mapping[str, Callable[[Entity, Entity], bool]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Outnumbers(PairClaim):
+class OutnumberingClaim(PairClaim):
     """The claim that more (or fewer) entities fit the first description than the second, and at least one fits each."""
 
     amount: str

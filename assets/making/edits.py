@@ -10,9 +10,17 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from plumbline.assets.making.claims import RELATION_CHECKS, RELATIONS, Claim, Description, Exists, Lacks, Relates
+from plumbline.assets.making.claims import (
+    RELATION_CHECKS,
+    RELATIONS,
+    AbsenceClaim,
+    Claim,
+    Description,
+    ExistenceClaim,
+    RelationClaim,
+)
 from plumbline.assets.making.prompts import join_list, make_content_id
-from plumbline.assets.making.scenes import CELLS, COLOURS, SHAPES, SIZES, Entity, Scene, draw_scene, to_png
+from plumbline.assets.making.scenes import COLOURS, GRID_CELLS, SHAPES, SIZES, Entity, Scene, draw_scene, to_png
 from plumbline.assets.making.tables import write_tables
 from plumbline.operators.base.rows import table
 from plumbline.operators.base.schemas import PROMPTS
@@ -20,14 +28,14 @@ from plumbline.operators.base.schemas import PROMPTS
 EDITS_SUITE = "shapes_edits"
 EDITS_PER_KIND = 8
 """Number of instructions of each kind."""
-MISSES_PER_KIND = 2
+SCISSORS_ERRORS_PER_KIND = 2
 """Number of instructions of each kind that the editor `scissors` applies to the wrong thing in the scene."""
 THINGS_PER_IMAGE = 4
 """Number of things in a source image; their shapes and colours are all different."""
 EDIT_PROMPTS_SCHEMA = pa.schema([*PROMPTS, ("source_caption", pa.string()), ("target_caption", pa.string())])
-_ID_COLUMNS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
-IMAGES_SCHEMA = pa.schema([*_ID_COLUMNS, ("image", pa.binary()), ("source", pa.binary())])
-TRUTH_SCHEMA = pa.schema([*_ID_COLUMNS, ("correct", pa.list_(pa.bool_())), ("score", pa.float64())])
+_ID_FIELDS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
+IMAGES_SCHEMA = pa.schema([*_ID_FIELDS, ("image", pa.binary()), ("source", pa.binary())])
+TRUTH_SCHEMA = pa.schema([*_ID_FIELDS, ("correct", pa.list_(pa.bool_())), ("score", pa.float64())])
 """Ground truth. `correct` contains, for each question, True if the right answer is yes. `score` is the fraction of True
 values, or 0 if the instruction was not followed.
 """
@@ -49,20 +57,20 @@ def describe_entity(entity: Entity) -> Description:
 
 def _recolour_entity(source: Scene, thing: Entity, spare: Entity) -> AppliedEdit:
     old, new = describe_entity(thing), replace(thing, colour=spare.colour)
-    new_claims = (Exists(describe_entity(new)), Lacks(old))
+    new_claims = (ExistenceClaim(describe_entity(new)), AbsenceClaim(old))
     return AppliedEdit(f"make the {old.noun} {new.colour}", source.replace_entities({thing: new}), new_claims)
 
 
 def _remove_entity(source: Scene, thing: Entity, spare: Entity) -> AppliedEdit:
     rest = tuple(entity for entity in source.entities if entity is not thing)
     return AppliedEdit(
-        f"remove the {describe_entity(thing).noun}", Scene(entities=rest), (Lacks(describe_entity(thing)),)
+        f"remove the {describe_entity(thing).noun}", Scene(entities=rest), (AbsenceClaim(describe_entity(thing)),)
     )
 
 
 def _add_entity(source: Scene, thing: Entity, spare: Entity) -> AppliedEdit:
     new = describe_entity(spare)
-    return AppliedEdit(f"add {new.indefinite}", Scene(entities=(*source.entities, spare)), (Exists(new),))
+    return AppliedEdit(f"add {new.indefinite}", Scene(entities=(*source.entities, spare)), (ExistenceClaim(new),))
 
 
 def _move_entity(source: Scene, thing: Entity, spare: Entity) -> AppliedEdit:
@@ -74,7 +82,9 @@ def _move_entity(source: Scene, thing: Entity, spare: Entity) -> AppliedEdit:
     new_relations = [
         name for name in RELATIONS if RELATION_CHECKS[name](moved, other) > RELATION_CHECKS[name](thing, other)
     ]
-    claim = Relates(describe_entity(thing), Description(shape=other.shape), next(iter(new_relations), RELATIONS[0]))
+    claim = RelationClaim(
+        describe_entity(thing), Description(shape=other.shape), next(iter(new_relations), RELATIONS[0])
+    )
     text = f"move the {claim.first.noun} {claim.relation} the {claim.second.noun}"
     return AppliedEdit(text, source.replace_entities({thing: moved}), (claim,))
 
@@ -82,7 +92,7 @@ def _move_entity(source: Scene, thing: Entity, spare: Entity) -> AppliedEdit:
 def _replace_entity(source: Scene, thing: Entity, spare: Entity) -> AppliedEdit:
     old, new = describe_entity(thing), describe_entity(spare)
     scene = source.replace_entities({thing: replace(spare, cell=thing.cell)})
-    return AppliedEdit(f"replace the {old.noun} with {new.indefinite}", scene, (Exists(new), Lacks(old)))
+    return AppliedEdit(f"replace the {old.noun} with {new.indefinite}", scene, (ExistenceClaim(new), AbsenceClaim(old)))
 
 
 EDIT_FUNCTIONS: Mapping[str, Callable[[Scene, Entity, Entity], AppliedEdit]] = {
@@ -118,7 +128,7 @@ class Edit:
     @property
     def claims(self) -> tuple[Claim, ...]:
         """Claims to ask about: the requested change, and everything that must stay the same."""
-        return (*self.done.new_claims, *(Exists(describe_entity(thing)) for thing in self.kept))
+        return (*self.done.new_claims, *(ExistenceClaim(describe_entity(thing)) for thing in self.kept))
 
     @property
     def is_sound(self) -> bool:
@@ -132,7 +142,7 @@ class Edit:
 def sample_edit(rng: Random, kind: str) -> Edit:
     """Sample an instruction of the given kind about the last thing in a random source scene."""
     *colours, other_colour = rng.sample(COLOURS, THINGS_PER_IMAGE + 2)
-    shapes, cells = rng.sample(SHAPES, THINGS_PER_IMAGE + 1), rng.sample(CELLS, THINGS_PER_IMAGE + 1)
+    shapes, cells = rng.sample(SHAPES, THINGS_PER_IMAGE + 1), rng.sample(GRID_CELLS, THINGS_PER_IMAGE + 1)
     *things, spare = (
         Entity(shape=shape, colour=colour, size=rng.choice(SIZES), part=None, cell=cell)
         for shape, colour, cell in zip(shapes, colours, cells, strict=True)
@@ -169,7 +179,7 @@ def _repaint_scene(edit: Edit) -> Scene:
 
 EDITOR_FUNCTIONS: Mapping[str, Callable[[Edit, int], Scene]] = {
     "tweezers": lambda edit, number: edit.done.scene,
-    "scissors": lambda edit, number: edit.missed if number < MISSES_PER_KIND else edit.done.scene,
+    "scissors": lambda edit, number: edit.missed if number < SCISSORS_ERRORS_PER_KIND else edit.done.scene,
     "roller": lambda edit, number: _repaint_scene(edit),
     "glass": lambda edit, number: edit.source,
 }
@@ -181,7 +191,7 @@ One editor is always right, one gets some edits wrong, one also changes everythi
 
 
 def draw_edit(edit: Edit, scene: Scene) -> bytes:
-    """Draw the scene as a PNG; entities of the source scene are drawn alike, unless one before them was removed."""
+    """Draw the scene as a PNG; an entity looks as in the source image, unless an entity before it was removed."""
     return to_png(draw_scene(scene, edit.prompt_id))
 
 

@@ -11,14 +11,14 @@ from plumbline.assets.making.claims import (
     NUMBER_WORDS,
     RELATIONS,
     SMALLER,
+    AbsenceClaim,
     Claim,
-    Counts,
+    CountClaim,
     Description,
-    Every,
-    Exists,
-    Lacks,
-    Outnumbers,
-    Relates,
+    EveryClaim,
+    ExistenceClaim,
+    OutnumberingClaim,
+    RelationClaim,
 )
 from plumbline.assets.making.prompts import MAX_COUNTED_OBJECTS, Prompt
 from plumbline.assets.making.scenes import COLOURS, SHAPES
@@ -32,7 +32,7 @@ from plumbline.operators.metrics.questions.vq2 import Vq2Config
 from plumbline.operators.metrics.writing import WrittenQuestion
 from plumbline.operators.models.calls import Generation, Request
 
-YES_NO = ("yes", "no")
+YES_NO_CHOICES = ("yes", "no")
 COUNT_CHOICES = NUMBER_WORDS[1 : MAX_COUNTED_OBJECTS + 1]
 PLANTED_COLOUR = "red"
 
@@ -59,17 +59,17 @@ class ChoiceQuestion(NamedTuple):
 
 def make_yes_no_question(claim: Claim, *, truth: bool = True) -> ChoiceQuestion:
     """Ask whether the claim is true."""
-    return ChoiceQuestion(claim.question, YES_NO, "yes" if truth else "no")
+    return ChoiceQuestion(claim.question, YES_NO_CHOICES, "yes" if truth else "no")
 
 
 def make_choice_question(claim: Claim) -> ChoiceQuestion:
     """Ask about the claim, with a choice of numbers if it is about a count, otherwise with yes or no."""
-    if isinstance(claim, Counts):
-        return ChoiceQuestion(_ask_how_many(claim.what), COUNT_CHOICES, NUMBER_WORDS[claim.number])
+    if isinstance(claim, CountClaim):
+        return ChoiceQuestion(_phrase_count_question(claim.what), COUNT_CHOICES, NUMBER_WORDS[claim.number])
     return make_yes_no_question(claim)
 
 
-def _ask_how_many(what: Description) -> str:
+def _phrase_count_question(what: Description) -> str:
     return f"How many {what.plural} are there?"
 
 
@@ -89,10 +89,10 @@ Piece = tuple[str, Claim]
 
 
 def _join_nouns(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Merge a repeated noun with the adjectives in front of it into one piece, and drop other repeated pieces."""
+    """Merge a noun that occurred before with the adjectives in front of it; drop other pieces that occurred before."""
     seen: set[Claim] = set()
     joined = False
-    for (words, claim), (following, noun) in pairwise([*pieces, ("", Lacks(Description()))]):
+    for (words, claim), (following, noun) in pairwise([*pieces, ("", AbsenceClaim(Description()))]):
         if joined:
             joined = False
         elif noun in seen and _completes_claim(noun, claim):
@@ -106,8 +106,8 @@ def _join_nouns(pieces: Iterable[Piece]) -> Iterator[Piece]:
 def _completes_claim(noun: Claim, claim: Claim) -> bool:
     """Return True if `noun` is about a bare shape, and `claim` is about the same shape with adjectives."""
     return (
-        isinstance(noun, Exists)
-        and isinstance(claim, Exists)
+        isinstance(noun, ExistenceClaim)
+        and isinstance(claim, ExistenceClaim)
         and claim != noun
         and claim.what.bare == noun.what
         and not claim.what.part
@@ -117,22 +117,22 @@ def _completes_claim(noun: Claim, claim: Claim) -> bool:
 def _split_claim(claim: Claim) -> Iterator[Piece]:
     """Yield the words of a claim in order, with the requirements that they express."""
     match claim:
-        case Exists(what):
+        case ExistenceClaim(what):
             yield from _name_parts(what)
-        case Counts(what, number):
+        case CountClaim(what, number):
             yield NUMBER_WORDS[number], claim
             yield from _name_parts(what, plural=number != 1)
-        case Relates(first, second, relation):
+        case RelationClaim(first, second, relation):
             yield from _name_parts(first)
             yield relation, claim
             yield from _name_parts(second)
-        case Outnumbers(first, second, amount):
+        case OutnumberingClaim(first, second, amount):
             yield amount, claim
             yield from _name_parts(first, plural=True)
             yield from _name_parts(second, plural=True)
-        case Lacks():
+        case AbsenceClaim():
             yield claim.clause, claim
-        case Every(what, word=word):
+        case EveryClaim(what, word=word):
             yield from _name_parts(what, plural=word == "all")
             yield claim.value, claim
 
@@ -140,13 +140,13 @@ def _split_claim(claim: Claim) -> Iterator[Piece]:
 def _name_parts(what: Description, *, plural: bool = False) -> Iterator[Piece]:
     """Yield the adjectives, noun and part of a description, each with the claim that it expresses."""
     if what.adjectives:
-        yield what.adjectives, Exists(what.whole)
-    yield (what.bare.plural if plural else what.bare.noun), Exists(what.bare)
+        yield what.adjectives, ExistenceClaim(what.whole)
+    yield (what.bare.plural if plural else what.bare.noun), ExistenceClaim(what.bare)
     if what.part:
-        yield f"with a {what.part}", Exists(what)
+        yield f"with a {what.part}", ExistenceClaim(what)
 
 
-def find_planted(text: str) -> Exists | None:
+def find_planted(text: str) -> ExistenceClaim | None:
     """Return the thing that the question writer is meant to hallucinate if the prompt contains "red", otherwise None.
 
     The thing has the first shape and the first colour that are not in the prompt.
@@ -155,7 +155,7 @@ def find_planted(text: str) -> Exists | None:
         return None
     shape = next((name for name in SHAPES if name not in text), None)
     colour = next(name for name in COLOURS if name not in text)
-    return Exists(Description(shape=shape, colour=colour)) if shape else None
+    return ExistenceClaim(Description(shape=shape, colour=colour)) if shape else None
 
 
 def map_phrases(prompt: Prompt) -> dict[str, str]:
@@ -163,7 +163,9 @@ def map_phrases(prompt: Prompt) -> dict[str, str]:
 
     The phrases are the whole prompt, its colours, sizes, parts and numbers, and the things in its relations.
     """
-    things = [thing for claim in prompt.claims if not isinstance(claim, Lacks | Every) for thing in claim.things]
+    things = [
+        thing for claim in prompt.claims if not isinstance(claim, AbsenceClaim | EveryClaim) for thing in claim.things
+    ]
     questions = {prompt.text: "What is there?"}
     for phrase, question in [
         *(pair for claim in prompt.claims for pair in _ask_about_claim(claim)),
@@ -175,16 +177,16 @@ def map_phrases(prompt: Prompt) -> dict[str, str]:
 
 def _ask_about_claim(claim: Claim) -> Iterator[tuple[str, str]]:
     match claim:
-        case Counts(what, number):
-            yield NUMBER_WORDS[number], _ask_how_many(what)
-        case Relates(first, second, relation):
+        case CountClaim(what, number):
+            yield NUMBER_WORDS[number], _phrase_count_question(what)
+        case RelationClaim(first, second, relation):
             yield first.indefinite, f"What is {relation} {second.indefinite}?"
             yield second.indefinite, f"What is {first.indefinite} {relation}?"
-        case Lacks(what):
-            yield claim.clause, _ask_how_many(what)
-        case Every(what, "part", value):
+        case AbsenceClaim(what):
+            yield claim.clause, _phrase_count_question(what)
+        case EveryClaim(what, "part", value):
             yield f"a {value}", f"What do the {what.plural} have?"
-        case Every(what, field, value):
+        case EveryClaim(what, field, value):
             yield value, f"What {'color' if field == 'colour' else field} are the {what.plural}?"
 
 
@@ -203,7 +205,7 @@ def _ask_about_properties(what: Description, things: Sequence[Description]) -> I
             yield f"a {value}" if field == "part" else value, question.format(rest.noun)
 
 
-METRICS: Mapping[str, GeckoConfig | TifaConfig | DsgConfig | Vq2Config] = {
+QUESTION_METRICS: Mapping[str, GeckoConfig | TifaConfig | DsgConfig | Vq2Config] = {
     "gecko": GeckoConfig(),
     "tifa": TifaConfig(),
     "dsg": DsgConfig(),
@@ -240,7 +242,7 @@ class GoldWriter:
 
     def write(self, metric: str) -> GoldQuestions:
         """Return the metric's questions about the prompt, with the requests and replies that produce them."""
-        program = METRICS[metric].write(self.prompt.text)
+        program = QUESTION_METRICS[metric].write(self.prompt.text)
         lessons: list[Lesson] = []
         try:
             requests = next(program)
@@ -342,7 +344,6 @@ def _find_line_after(text: str, heading: str) -> str:
 
 
 def _format_question(question: ChoiceQuestion) -> str:
-    """Format a question in the same way as the metrics' examples."""
     return f"Q: {question.text}\nChoices: {', '.join(question.choices)}\nA: {question.answer}\n"
 
 
@@ -353,17 +354,17 @@ def _number_lines(texts: Iterable[str]) -> str:
 def find_span_kind(mention: Mention) -> str:
     """Return the type that Gecko gives to the mentioned words, such as `entity`, `color` or `counting`."""
     match mention.claim:
-        case Exists(what) if mention.text.split()[-1].startswith(what.shape or "shape"):
+        case ExistenceClaim(what) if mention.text.split()[-1].startswith(what.shape or "shape"):
             return "entity"
-        case Exists(what) if what.part is None and what.size is None:
+        case ExistenceClaim(what) if what.part is None and what.size is None:
             return "color"
-        case Every(field="colour"):
+        case EveryClaim(field="colour"):
             return "color"
-        case Counts() | Outnumbers():
+        case CountClaim() | OutnumberingClaim():
             return "counting"
-        case Relates(relation=relation) if relation in RELATIONS:
+        case RelationClaim(relation=relation) if relation in RELATIONS:
             return "spatial"
-        case Lacks():
+        case AbsenceClaim():
             return "other"
     return "attribute"
 
@@ -375,29 +376,29 @@ def _find_element_kind(mention: Mention) -> str:
 
 
 def rate_visibility(claim: Claim) -> float:
-    """Return VQ2's score of how visible a claim is: 0.5 for a negation, 0.8 for a comparison, otherwise 1."""
+    """Return a claim's visibility score for VQ2: 0.5 for a negation, 0.8 for a comparison, otherwise 1."""
     return {"negation": 0.5, "comparison": 0.8}.get(claim.kind, 1.0)
 
 
 def write_tuple(claim: Claim) -> str:
     """Return the DSG tuple for a claim, such as `entity - whole (circle)`; it ends with words from the prompt."""
     match claim:
-        case Exists(what) if what.part:
+        case ExistenceClaim(what) if what.part:
             return f"entity - part ({what.whole.noun}, {what.part})"
-        case Exists(what) if what.adjectives:
+        case ExistenceClaim(what) if what.adjectives:
             return f"attribute - {'color' if what.colour else 'size'} ({what.shape}, {what.adjectives})"
-        case Exists(what):
+        case ExistenceClaim(what):
             return f"entity - whole ({what.noun})"
-        case Counts(what):
+        case CountClaim(what):
             return f"attribute - count ({what.plural}, {claim.clause.split()[0]})"
-        case Relates(first, second, relation):
+        case RelationClaim(first, second, relation):
             kind = "attribute - size" if relation in (LARGER, SMALLER) else "relation - spatial"
             return f"{kind} ({first.noun}, {second.noun}, {relation})"
-        case Outnumbers(first, second, amount):
+        case OutnumberingClaim(first, second, amount):
             return f"attribute - count ({first.plural}, {second.plural}, {amount})"
-        case Lacks():
+        case AbsenceClaim():
             return f"global ({claim.clause})"
-        case Every(_, field, value):
+        case EveryClaim(_, field, value):
             kind = {"part": "entity - part", "colour": "attribute - color", "size": "attribute - size"}[field]
             return f"{kind} ({claim.subject}, {value})"
     raise TypeError(f"claim: expected one of assets/making/claims.py, got {claim!r}")

@@ -1,7 +1,7 @@
 """The tiny networks, which are saved in half precision and loaded in single precision by the production code.
 
-The networks are: a CLIP for 48-pixel images in nine patches, a CLIP-FlanT5 with the same vision tower, a Llama that
-writes questions, and a BERT that judges entailment.
+The networks are: a CLIP for 48-pixel images in nine patches, a CLIP-FlanT5 with the same vision tower and its copy that
+compares two images, a Llama that writes questions, and a BERT that judges entailment.
 """
 
 import copy
@@ -40,13 +40,13 @@ HIDDEN_SIZE = 128
 ATTENTION_HEADS = 4
 INITIAL_LOGIT_SCALE = 2.6592
 NLI_LABELS = ("not_entailment", "entailment")
-ATTENDED_NEIGHBOURS = 4
+MAX_ATTENDED_DISTANCE = 4
 NEXT_WORD_BIAS = 6.0
 """Initial bias that makes one encoder head attend to the previous word, and another to the next word.
 
 T5's own biases start near zero.
 """
-POSITION_SPREAD = 0.5
+POSITION_EMBEDDING_STD = 0.5
 """Standard deviation of the position embeddings.
 
 It is as large as that of the patch embeddings, instead of 50 times smaller as in CLIP, because nine patches must be
@@ -90,7 +90,7 @@ def build_clip(tokenizer: PreTrainedTokenizerFast) -> CLIPModel:
         logit_scale_init_value=INITIAL_LOGIT_SCALE,
     )
     model = CLIPModel(config)
-    nn.init.normal_(model.vision_model.embeddings.position_embedding.weight, std=POSITION_SPREAD)
+    nn.init.normal_(model.vision_model.embeddings.position_embedding.weight, std=POSITION_EMBEDDING_STD)
     return model
 
 
@@ -124,7 +124,7 @@ def _attend_to_neighbours(biases: torch.Tensor) -> None:
     `biases` has the shape (buckets, heads); the second half of the buckets is for following words.
     """
     after = len(biases) // 2
-    for distance in range(1, ATTENDED_NEIGHBOURS + 1):
+    for distance in range(1, MAX_ATTENDED_DISTANCE + 1):
         biases[distance, 0] += NEXT_WORD_BIAS / distance
         biases[after + distance, 1] += NEXT_WORD_BIAS / distance
 
@@ -162,7 +162,7 @@ def build_nli(tokenizer: PreTrainedTokenizerFast) -> BertForSequenceClassificati
 
 @cache
 def make_image_processor() -> CLIPImageProcessorPil:
-    """Make CLIP's preprocessing at 48 pixels: bicubic resize, centre crop, and CLIP's mean and standard deviation."""
+    """Return CLIP's image processor for 48 pixels: bicubic resize, centre crop, CLIP's mean and standard deviation."""
     side = {"height": IMAGE_SIDE, "width": IMAGE_SIDE}
     return CLIPImageProcessorPil(size={"shortest_edge": IMAGE_SIDE}, crop_size=side)
 
@@ -176,9 +176,16 @@ def draw_pixels(rng: Random, scenes: Sequence[Scene]) -> torch.Tensor:
 
 CLIP_FOLDER = "clip-shapes"
 VQA_FOLDER = "clip-flant5-shapes"
+JUDGE_FOLDER = "pair-judge-shapes"
 WRITER_FOLDER = "question-writer-shapes"
 NLI_FOLDER = "nli-shapes"
-FAMILY_BY_FOLDER = {CLIP_FOLDER: "clip", VQA_FOLDER: "clip_flant5", WRITER_FOLDER: "causal_lm", NLI_FOLDER: "nli"}
+FAMILY_BY_FOLDER = {
+    CLIP_FOLDER: "clip",
+    VQA_FOLDER: "clip_flant5",
+    JUDGE_FOLDER: "clip_flant5",
+    WRITER_FOLDER: "causal_lm",
+    NLI_FOLDER: "nli",
+}
 BATCH_SIZE = 128
 
 
@@ -189,9 +196,8 @@ def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folde
     tokenizer.save_pretrained(folder)
 
 
-def save_vqa(model: ClipFlanT5, tokenizer: PreTrainedTokenizerFast, assets: Path) -> None:
-    """Write the CLIP-FlanT5 checkpoint, which refers to the CLIP checkpoint beside it for the tower's shape."""
-    folder = assets / VQA_FOLDER
+def save_vqa(model: ClipFlanT5, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """Write a CLIP-FlanT5 checkpoint, which refers to the CLIP checkpoint beside it for the tower's shape."""
     save_clip_flant5(copy.deepcopy(model).half(), folder, tower_name=f"../{CLIP_FOLDER}")
     tokenizer.save_pretrained(folder)
 

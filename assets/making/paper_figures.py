@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 
 from plumbline.operators.base import rows, schemas
-from plumbline.operators.base.sentences import ShownTable, count, number, percent
+from plumbline.operators.base.sentences import ShownTable, format_count, format_number, format_percent
 from plumbline.operators.report.rendering import format_diagnosis_markdown
 from plumbline.operators.results.metric_correlations import correlate_metrics
 from plumbline.operators.results.prompt_properties import list_properties
@@ -36,13 +36,13 @@ from plumbline.plugins.diagnosis.questions import QuestionCounts
 PAPER_FIGURES_FILE = Path(__file__).parent / "paper_figures.csv"
 """Correlations printed in the paper, as ranges over five sources of images, with the released metrics to compare."""
 TIFA160_METRICS = ("clipscore_vitb32", "tifa_blip2-flant5xl", "tifa_mplug-large")
-TS2_METRICS = ("clipscore", "instruct_blip_tifa", "instruct_blip_dsg")
+T2ISCORESCORE_METRICS = ("clipscore", "instruct_blip_tifa", "instruct_blip_dsg")
 """Metrics in T2IScoreScore's release that appear in figure 1 of the paper; VPEval's scores were never released."""
 MIN_PROMPTS = 20
 """Minimum number of prompts; generators with fewer prompts are left out."""
 
 
-class Figure(NamedTuple):
+class PaperCorrelation(NamedTuple):
     """A correlation that the paper gives for several sources of images, and the released scores to compare it with."""
 
     figure: str
@@ -75,7 +75,7 @@ def make_published_tables(reference: Place) -> list[ShownTable]:
     }
     together = [
         *correlate_metrics(released["tifa160"].scores, TIFA160_METRICS),
-        *correlate_metrics(released["t2iscorescore"].scores, TS2_METRICS),
+        *correlate_metrics(released["t2iscorescore"].scores, T2ISCORESCORE_METRICS),
     ]
     between = make_tables(Diagnosis(correlations=together))
     return [_make_correlations(released), *between, _make_question_table(questions)]
@@ -108,7 +108,6 @@ def _measure_texts(texts: Mapping[str, str]) -> dict[str, PromptNumbers]:
 
 
 def _read_dsg_questions(reference: Place) -> QuestionCounts:
-    """Read DSG's questions about the prompts of T2IScoreScore."""
     sheet = read_sheet(reference / "ts2/ts2_dsg_questions.csv")
     columns = [sheet.ids(name) for name in ("id", "question_id", "question", "choices", "answer", "parent_question_id")]
     counts = QuestionCounts("DSG", "direct")
@@ -126,7 +125,7 @@ def _read_dsg_questions(reference: Place) -> QuestionCounts:
 
 
 def _make_correlations(released: Mapping[str, ReleasedScores]) -> ShownTable:
-    figures = [Figure(*row) for row in pd.read_csv(PAPER_FIGURES_FILE).itertuples(index=False)]
+    figures = [PaperCorrelation(*row) for row in pd.read_csv(PAPER_FIGURES_FILE).itertuples(index=False)]
     return ShownTable(
         "Correlations with what prompts are like",
         "Spearman's rank correlation, as a range over the sources of images. Over prompts: of each prompt's mean "
@@ -137,20 +136,20 @@ def _make_correlations(released: Mapping[str, ReleasedScores]) -> ShownTable:
     )
 
 
-def _make_row(figure: Figure, release: ReleasedScores) -> tuple[str, ...]:
+def _make_row(figure: PaperCorrelation, release: ReleasedScores) -> tuple[str, ...]:
     known = release.measured[figure.other]
     over_prompts = correlate_properties(release.scores, {figure.ours: {figure.other: known}})
     ours = [one for one in over_prompts if one.n >= MIN_PROMPTS]
     columns = release.scores.select_rows(figure.ours).select_scored()
     places = [release.scores.generators.index(one.generator) for one in ours]
-    means = [compute_prompt_means(columns.where(columns.generator == place)) for place in places]
+    means = [compute_prompt_means(columns.select(columns.generator == place)) for place in places]
     values = [correlate_value_means(of_source, known) for of_source in means]
     ranges = map(_format_range, ([figure.low, figure.high], [one.rho for one in ours], values))
     return figure.figure, figure.metric, figure.other, *ranges, f"{figure.ours}, {figure.release}"
 
 
 def _format_range(values: Sequence[float]) -> str:
-    return f"{number(min(values), 2)} to {number(max(values), 2)}"
+    return f"{format_number(min(values), 2)} to {format_number(max(values), 2)}"
 
 
 def _make_question_table(counts: QuestionCounts) -> ShownTable:
@@ -161,12 +160,12 @@ def _make_question_table(counts: QuestionCounts) -> ShownTable:
         "that T2IScoreScore released.",
         ("", "paper, COCO", "paper, Winoground", "T2IScoreScore"),
         [
-            ("questions", "63.6k", "1.3k", count(ours.questions)),
-            ("are of yes and no", "100%", "100%", percent(ours.yes_no)),
-            ("of those, yes is right", "100%", "100%", percent(ours.yes)),
-            ("repeat another of their prompt", number(None), number(None), percent(ours.repeated)),
-            ("score of random answers", "0.334", "0.360", number(ours.chance)),
-            ("score of always yes", number(None), number(None), number(ours.majority)),
+            ("questions", "63.6k", "1.3k", format_count(ours.questions)),
+            ("are of yes and no", "100%", "100%", format_percent(ours.yes_no)),
+            ("of those, yes is right", "100%", "100%", format_percent(ours.yes)),
+            ("repeat another of their prompt", format_number(None), format_number(None), format_percent(ours.repeated)),
+            ("score of random answers", "0.334", "0.360", format_number(ours.chance)),
+            ("score of always yes", format_number(None), format_number(None), format_number(ours.majority)),
         ],
     )
 

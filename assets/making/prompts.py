@@ -13,20 +13,20 @@ from plumbline.assets.making.claims import (
     RELATIONS,
     SKILLS,
     SMALLER,
+    AbsenceClaim,
     Claim,
-    Counts,
+    CountClaim,
     Description,
-    Every,
-    Exists,
-    Lacks,
-    Outnumbers,
-    Relates,
+    EveryClaim,
+    ExistenceClaim,
+    OutnumberingClaim,
+    RelationClaim,
 )
 from plumbline.assets.making.scenes import COLOURS, SHAPES, Entity, Scene, sample_scene
 
 MAX_COUNTED_OBJECTS = 4
 HELD_OUT_DIVISOR = 4
-TAIL_SHARE = 0.15
+EXTRA_CLAIM_SHARE = 0.15
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +43,7 @@ class Requirement:
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
-    """A prompt written in the prompt grammar, with the claims that it makes in order."""
+    """A prompt, with the claims that its text makes, in the order of the text."""
 
     text: str
     skill: str
@@ -57,7 +57,7 @@ class Prompt:
     @cached_property
     def requirements(self) -> tuple[Requirement, ...]:
         """The claims and everything that they presuppose, with parents before children."""
-        nodes = dict.fromkeys(node for claim in self.claims for node in _walk_presupposed(claim))
+        nodes = dict.fromkeys(node for claim in self.claims for node in _iterate_presupposed(claim))
         names = {claim: f"r{index}" for index, claim in enumerate(nodes, start=1)}
         return tuple(
             Requirement(
@@ -93,22 +93,22 @@ def is_held_out(text: str) -> bool:
     return hashlib.sha256(text.encode()).digest()[0] % HELD_OUT_DIVISOR == 0
 
 
-def _walk_presupposed(claim: Claim) -> Iterator[Claim]:
+def _iterate_presupposed(claim: Claim) -> Iterator[Claim]:
     for parent in list_presupposed(claim):
-        yield from _walk_presupposed(parent)
+        yield from _iterate_presupposed(parent)
     yield claim
 
 
 def list_presupposed(claim: Claim) -> Sequence[Claim]:
     """Return the claims that this claim presupposes directly, not the claims that those claims presuppose."""
     match claim:
-        case Lacks():
+        case AbsenceClaim():
             return []
-        case Exists(what) if what.part:
-            return [Exists(what.whole)]
-        case Exists(what):
-            return [Exists(what.bare)] if what.adjectives else []
-    return [Exists(thing) for thing in claim.things]
+        case ExistenceClaim(what) if what.part:
+            return [ExistenceClaim(what.whole)]
+        case ExistenceClaim(what):
+            return [ExistenceClaim(what.bare)] if what.adjectives else []
+    return [ExistenceClaim(thing) for thing in claim.things]
 
 
 def make_prompts(seed: int, per_skill: int) -> list[Prompt]:
@@ -129,7 +129,7 @@ def sample_prompt(rng: Random, scene: Scene, skill: str) -> Prompt | None:
     if not claims:
         return None
     text = join_list([claim.clause for claim in claims])
-    if rng.random() < TAIL_SHARE:
+    if rng.random() < EXTRA_CLAIM_SHARE:
         tail = rng.choice((_draw_absence, _draw_plain_count, _draw_common_property))(rng, scene)
         if tail and not any(_list_shapes(claim) & _list_shapes(tail) for claim in claims):
             text, claims = f"{text} and {tail.clause}", [*claims, tail]
@@ -157,42 +157,42 @@ def join_list(phrases: Sequence[str]) -> str:
     return " and ".join([", ".join(phrases[:-1]), phrases[-1]] if len(phrases) > 1 else phrases)
 
 
-def _claim_objects(rng: Random, scene: Scene) -> Sequence[Claim]:
+def _sample_object_claims(rng: Random, scene: Scene) -> Sequence[Claim]:
     shapes = sorted({entity.shape for entity in scene.entities})
     chosen = rng.sample(shapes, rng.randint(1, min(3, len(shapes))))
-    return [Exists(Description(shape=shape)) for shape in chosen]
+    return [ExistenceClaim(Description(shape=shape)) for shape in chosen]
 
 
-def _claim_attributes(rng: Random, scene: Scene) -> Sequence[Claim]:
-    chosen = _draw_some(rng, scene.entities, (1, 2, 2))
+def _sample_attribute_claims(rng: Random, scene: Scene) -> Sequence[Claim]:
+    chosen = _sample_entities(rng, scene.entities, (1, 2, 2))
     colour = rng.random() < 0.85
-    return _claim_distinct(
+    return _make_existence_claims(
         [describe_at_random(rng, entity, colour=colour, size=0.25 if colour else 1, part=0) for entity in chosen]
     )
 
 
-def _claim_parts(rng: Random, scene: Scene) -> Sequence[Claim]:
+def _sample_part_claims(rng: Random, scene: Scene) -> Sequence[Claim]:
     marked = [entity for entity in scene.entities if entity.part]
-    chosen = _draw_some(rng, marked, (1, 1, 2)) if marked else []
-    return _claim_distinct([describe_at_random(rng, entity, colour=0.5, size=0.1, part=1) for entity in chosen])
+    chosen = _sample_entities(rng, marked, (1, 1, 2)) if marked else []
+    return _make_existence_claims([describe_at_random(rng, entity, colour=0.5, size=0.1, part=1) for entity in chosen])
 
 
-def _draw_some(rng: Random, entities: Sequence[Entity], numbers: Sequence[int]) -> list[Entity]:
+def _sample_entities(rng: Random, entities: Sequence[Entity], numbers: Sequence[int]) -> list[Entity]:
     return rng.sample(entities, min(len(entities), rng.choice(numbers)))
 
 
-def _claim_distinct(descriptions: Sequence[Description]) -> Sequence[Claim]:
+def _make_existence_claims(descriptions: Sequence[Description]) -> Sequence[Claim]:
     """Return the claims that the described things exist; empty if one thing could fit two descriptions."""
     distinct = all(first.excludes(second) for first, second in combinations(descriptions, 2))
-    return [Exists(what) for what in descriptions] if distinct else []
+    return [ExistenceClaim(what) for what in descriptions] if distinct else []
 
 
-def _claim_counts(rng: Random, scene: Scene) -> Sequence[Claim]:
+def _sample_count_claims(rng: Random, scene: Scene) -> Sequence[Claim]:
     things = [
         describe_at_random(rng, entity, colour=0.5, size=0, part=0)
-        for entity in _draw_some(rng, scene.entities, (1, 1, 2))
+        for entity in _sample_entities(rng, scene.entities, (1, 1, 2))
     ]
-    claims = [Counts(what, len(what.find_in(scene))) for what in things]
+    claims = [CountClaim(what, len(what.find_in(scene))) for what in things]
     most = max(claim.number for claim in claims)
     overlapping = len({what.shape for what in things}) < len(things)
     dull = overlapping or most > MAX_COUNTED_OBJECTS or (most == 1 and rng.random() < 0.8)
@@ -210,51 +210,53 @@ def _draw_described_pair(rng: Random, scene: Scene, **shares: float) -> Sequence
     return described if described[0][1].excludes(described[1][1]) else []
 
 
-def _claim_relation(rng: Random, scene: Scene) -> Sequence[Claim]:
+def _sample_relation_claims(rng: Random, scene: Scene) -> Sequence[Claim]:
     pair = _draw_described_pair(rng, scene)
     if not pair:
         return []
     (entity, first), (other, second) = pair
-    return [Relates(first, second, rng.choice([name for name in RELATIONS if RELATION_CHECKS[name](entity, other)]))]
+    return [
+        RelationClaim(first, second, rng.choice([name for name in RELATIONS if RELATION_CHECKS[name](entity, other)]))
+    ]
 
 
-def _claim_comparison(rng: Random, scene: Scene) -> Sequence[Claim]:
+def _sample_comparison_claims(rng: Random, scene: Scene) -> Sequence[Claim]:
     pair = _draw_described_pair(rng, scene, colour=0.4, size=0, part=0)
     if not pair:
         return []
     (entity, first), (other, second) = pair
     if rng.random() < 0.5:
         relation = LARGER if entity.size == "large" else SMALLER
-        return [Relates(first, second, relation)] if entity.size != other.size else []
+        return [RelationClaim(first, second, relation)] if entity.size != other.size else []
     difference = len(first.find_in(scene)) - len(second.find_in(scene))
-    return [Outnumbers(first, second, "more" if difference > 0 else "fewer")] if difference else []
+    return [OutnumberingClaim(first, second, "more" if difference > 0 else "fewer")] if difference else []
 
 
-def _claim_negation(rng: Random, scene: Scene) -> Sequence[Claim]:
+def _sample_negation_claims(rng: Random, scene: Scene) -> Sequence[Claim]:
     there = describe_at_random(rng, rng.choice(scene.entities), colour=0.5, size=0, part=0)
     absence = _draw_absence(rng, scene)
-    return [Exists(there), absence] if absence and there.excludes(absence.what) else []
+    return [ExistenceClaim(there), absence] if absence and there.excludes(absence.what) else []
 
 
-def _draw_absence(rng: Random, scene: Scene) -> Lacks | None:
+def _draw_absence(rng: Random, scene: Scene) -> AbsenceClaim | None:
     shape = rng.choice(SHAPES)
-    claim = Lacks(Description(shape=shape, colour=rng.choice(COLOURS) if rng.random() < 0.5 else None))
+    claim = AbsenceClaim(Description(shape=shape, colour=rng.choice(COLOURS) if rng.random() < 0.5 else None))
     return claim if claim.holds(scene) else None
 
 
-def _draw_plain_count(rng: Random, scene: Scene) -> Counts | None:
+def _draw_plain_count(rng: Random, scene: Scene) -> CountClaim | None:
     what = Description(shape=rng.choice(scene.entities).shape)
     number = len(what.find_in(scene))
-    return Counts(what, number) if 2 <= number <= MAX_COUNTED_OBJECTS else None
+    return CountClaim(what, number) if 2 <= number <= MAX_COUNTED_OBJECTS else None
 
 
-def _claim_universality(rng: Random, scene: Scene) -> Sequence[Claim]:
+def _sample_universality_claims(rng: Random, scene: Scene) -> Sequence[Claim]:
     drawn = [_draw_common_property(rng, scene) for _ in range(rng.choice((1, 1, 2)))]
     claims = [claim for claim in drawn if claim is not None]
     return claims if len({claim.what for claim in claims}) == len(claims) else []
 
 
-def _draw_common_property(rng: Random, scene: Scene) -> Every | None:
+def _draw_common_property(rng: Random, scene: Scene) -> EveryClaim | None:
     """Return a claim that all entities of one shape share a property, or None if the draw fails.
 
     The shape usually occurs more than once.
@@ -265,18 +267,18 @@ def _draw_common_property(rng: Random, scene: Scene) -> Every | None:
         return None
     word = rng.choice(("every", "all"))
     values = {"colour": member.colour, "size": member.size, "part": member.part}
-    claims = [Every(what, field, value, word) for field, value in values.items() if value]
+    claims = [EveryClaim(what, field, value, word) for field, value in values.items() if value]
     claim = rng.choice(claims)
     return claim if claim.holds(scene) else None
 
 
 CLAIM_SAMPLERS: Mapping[str, Callable[[Random, Scene], Sequence[Claim]]] = {
-    "object": _claim_objects,
-    "attribute": _claim_attributes,
-    "counting": _claim_counts,
-    "spatial": _claim_relation,
-    "comparison": _claim_comparison,
-    "negation": _claim_negation,
-    "universality": _claim_universality,
-    "part": _claim_parts,
+    "object": _sample_object_claims,
+    "attribute": _sample_attribute_claims,
+    "counting": _sample_count_claims,
+    "spatial": _sample_relation_claims,
+    "comparison": _sample_comparison_claims,
+    "negation": _sample_negation_claims,
+    "universality": _sample_universality_claims,
+    "part": _sample_part_claims,
 }

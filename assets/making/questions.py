@@ -10,10 +10,10 @@ from plumbline.assets.making.claims import (
     RELATION_CHECKS,
     RELATIONS,
     Claim,
-    Counts,
+    CountClaim,
     Description,
-    Exists,
-    Relates,
+    ExistenceClaim,
+    RelationClaim,
 )
 from plumbline.assets.making.prompts import Prompt, describe_at_random, is_held_out, join_list, sample_prompt
 from plumbline.assets.making.scenes import Entity, Palette, Scene, draw_palette, edit_scene, sample_scene
@@ -42,56 +42,61 @@ class GoldQuestion:
     """Skill that is needed to answer; for open questions, the property that is asked for."""
 
 
-def sample_claiming(rng: Random, scene: Scene, skill: str, *, truth: bool) -> Prompt | None:
+def sample_claim_prompt(rng: Random, scene: Scene, skill: str, *, truth: bool) -> Prompt | None:
     """Sample a prompt of the skill that is true, or false, of the scene; return None if the draws fail.
 
     A false prompt is true of a scene one or two edits away (rarely: of an unrelated scene). It is therefore nearly
     true, and cannot be recognized as false from its words alone.
     """
     for _ in range(MAX_QUESTION_TRIES):
-        prompt = sample_prompt(rng, scene if truth else _make_near_miss(rng, scene), skill)
+        prompt = sample_prompt(rng, scene if truth else _make_similar_scene(rng, scene), skill)
         if prompt is not None and prompt.holds(scene) == truth:
             return prompt
     return None
 
 
-def _make_near_miss(rng: Random, scene: Scene) -> Scene:
+def _make_similar_scene(rng: Random, scene: Scene) -> Scene:
     if rng.random() < EASY_QUESTION_SHARE:
         return sample_scene(rng)
+    palette = make_near_palette(rng, scene)
+    edited = edit_scene(rng, scene, palette)
+    return edit_scene(rng, edited, palette) if rng.random() < 0.3 else edited
+
+
+def make_near_palette(rng: Random, scene: Scene) -> Palette:
+    """Return the shapes and colours of the scene, and up to two further ones of each."""
     other = draw_palette(rng)
-    palette = Palette(
+    return Palette(
         shapes=(*(entity.shape for entity in scene.entities), *other.shapes[:2]),
         colours=(*(entity.colour for entity in scene.entities), *other.colours[:2]),
     )
-    edited = edit_scene(rng, scene, palette)
-    return edit_scene(rng, edited, palette) if rng.random() < 0.3 else edited
 
 
 def ask_vqascore(rng: Random, scene: Scene, skill: str, *, truth: bool, held_out: bool) -> GoldQuestion | None:
     """Ask VQAScore's question about a prompt, whose wording is held out if `held_out` is True."""
     for _ in range(MAX_QUESTION_TRIES):
-        prompt = sample_claiming(rng, scene, skill, truth=truth)
+        prompt = sample_claim_prompt(rng, scene, skill, truth=truth)
         if prompt is not None and is_held_out(prompt.text) == held_out:
-            return _make_yes_no(VQASCORE_TEMPLATE.format(prompt.text), truth, "vqascore", skill)
+            return _make_yes_no_question(VQASCORE_TEMPLATE.format(prompt.text), truth, "vqascore", skill)
     return None
 
 
-def ask_directly(rng: Random, scene: Scene, skill: str, *, truth: bool) -> GoldQuestion | None:
-    """Ask a plain yes/no question that needs the skill, about "a" thing that may exist or "the" thing that exists."""
+def ask_plain_yes_no_question(rng: Random, scene: Scene, skill: str, *, truth: bool) -> GoldQuestion | None:
+    """Ask a plain yes/no question that needs the skill: "Is there a red circle?" or "Is the circle red?"."""
     for _ in range(MAX_QUESTION_TRIES):
-        prompt = sample_claiming(rng, scene, skill, truth=truth)
+        prompt = sample_claim_prompt(rng, scene, skill, truth=truth)
         claims = [claim for claim in prompt.claims if claim.kind == skill] if prompt else []
         claims = [claim for claim in claims if claim.holds(scene) == truth]
         if claims:
-            return _make_yes_no(_word_question(rng, scene, rng.choice(claims)), truth, "direct", skill)
+            return _make_yes_no_question(_phrase_question(rng, scene, rng.choice(claims)), truth, "direct", skill)
     return None
 
 
-def _make_yes_no(text: str, truth: bool, form: str, skill: str) -> GoldQuestion:
+def _make_yes_no_question(text: str, truth: bool, form: str, skill: str) -> GoldQuestion:
     return GoldQuestion(text=text, answer="Yes" if truth else "No", form=form, topic=skill)
 
 
-def _word_question(rng: Random, scene: Scene, claim: Claim) -> str:
+def _phrase_question(rng: Random, scene: Scene, claim: Claim) -> str:
     definite = _make_definite_question(scene, claim) if rng.random() < 0.5 else None
     if definite:
         return definite
@@ -103,11 +108,13 @@ def _word_question(rng: Random, scene: Scene, claim: Claim) -> str:
 def _make_definite_question(scene: Scene, claim: Claim) -> str | None:
     """Ask about *the* thing; return None unless the scene contains exactly one such thing."""
     match claim:
-        case Exists(what) if what.part and _is_unique(scene, what.whole):
+        case ExistenceClaim(what) if what.part and _is_unique(scene, what.whole):
             return f"Does the {what.whole.noun} have a {what.part}?"
-        case Exists(what) if not what.part and bool(what.colour) != bool(what.size) and _is_unique(scene, what.bare):
+        case ExistenceClaim(what) if (
+            not what.part and bool(what.colour) != bool(what.size) and _is_unique(scene, what.bare)
+        ):
             return f"Is the {what.bare.noun} {what.adjectives}?"
-        case Relates(first, second) if _is_unique(scene, first) and _is_unique(scene, second):
+        case RelationClaim(first, second) if _is_unique(scene, first) and _is_unique(scene, second):
             return f"Is the {first.noun} {claim.relation} the {second.noun}?"
     return None
 
@@ -116,13 +123,13 @@ def _is_unique(scene: Scene, what: Description) -> bool:
     return len(what.find_in(scene)) == 1
 
 
-def ask_openly(rng: Random, scene: Scene, topic: str) -> GoldQuestion | None:
+def ask_open_question(rng: Random, scene: Scene, topic: str) -> GoldQuestion | None:
     """Ask a question whose answer is a word or two; return None if the scene has nothing to ask about."""
     asked = {**OPEN_QUESTIONS, **TRAINING_QUESTIONS}[topic](rng, scene)
     return asked and GoldQuestion(text=asked[0], answer=asked[1], form="open", topic=topic)
 
 
-AskOpenly = Callable[[Random, Scene], tuple[str, str] | None]
+OpenQuestionWriter = Callable[[Random, Scene], tuple[str, str] | None]
 """A function that returns a question and its answer, or None if the scene has nothing to ask about."""
 
 
@@ -133,9 +140,7 @@ def _draw_unique_thing(rng: Random, scene: Scene, **shares: float) -> tuple[Enti
     return (entity, what) if _is_unique(scene, what) else None
 
 
-def _ask_of_unique(template: str, answer: Callable[[Entity], str], **shares: float) -> AskOpenly:
-    """Return a function that asks about an entity with a unique description, drawn with the given probabilities."""
-
+def _make_unique_thing_question(template: str, answer: Callable[[Entity], str], **shares: float) -> OpenQuestionWriter:
     def ask(rng: Random, scene: Scene) -> tuple[str, str] | None:
         unique = _draw_unique_thing(rng, scene, **shares)
         return unique and (template.format(unique[1].noun), answer(unique[0]))
@@ -171,7 +176,6 @@ def _draw_two_things(rng: Random, scene: Scene) -> tuple[tuple[Entity, Descripti
 
 
 def _ask_relation(rng: Random, scene: Scene) -> tuple[str, str] | None:
-    """Ask which of two opposite relations holds between two uniquely described things."""
     things = _draw_two_things(rng, scene)
     if things is None:
         return None
@@ -184,7 +188,6 @@ def _ask_relation(rng: Random, scene: Scene) -> tuple[str, str] | None:
 
 
 def _ask_places(rng: Random, scene: Scene) -> tuple[str, str] | None:
-    """Ask where two things are; the answer lists the positions in the order of the question."""
     things = _draw_two_things(rng, scene)
     if things is None:
         return None
@@ -219,17 +222,17 @@ def name_part(entity: Entity) -> str:
     return f"a {entity.part}" if entity.part else "nothing"
 
 
-OPEN_QUESTIONS: Mapping[str, AskOpenly] = {
-    "color": _ask_of_unique("What color is the {}?", lambda entity: entity.colour, colour=0),
-    "size": _ask_of_unique("What size is the {}?", lambda entity: entity.size, size=0),
+OPEN_QUESTIONS: Mapping[str, OpenQuestionWriter] = {
+    "color": _make_unique_thing_question("What color is the {}?", lambda entity: entity.colour, colour=0),
+    "size": _make_unique_thing_question("What size is the {}?", lambda entity: entity.size, size=0),
     "shape": _ask_shape,
-    "part": _ask_of_unique("What does the {} have?", name_part, part=0),
+    "part": _make_unique_thing_question("What does the {} have?", name_part, part=0),
     "count": _ask_count,
-    "place": _ask_of_unique("Where is the {}?", name_place),
+    "place": _make_unique_thing_question("Where is the {}?", name_place),
     "at place": _ask_what_is_at,
     "relation": _ask_relation,
 }
-TRAINING_QUESTIONS: Mapping[str, AskOpenly] = {"places": _ask_places}
+TRAINING_QUESTIONS: Mapping[str, OpenQuestionWriter] = {"places": _ask_places}
 """Functions that make questions for training only, by topic."""
 
 
@@ -240,7 +243,6 @@ def write_caption(rng: Random, scene: Scene) -> str:
 
 
 def _describe_places(rng: Random, scene: Scene) -> str:
-    """Describe up to three entities in reading order, with all their properties."""
     ordered = sorted(scene.entities, key=lambda entity: entity.cell)
     first = rng.randrange(max(1, len(ordered) - MAX_OBJECTS_IN_CAPTION + 1))
     named = ordered[first : first + MAX_OBJECTS_IN_CAPTION]
@@ -255,7 +257,7 @@ def _describe_counts(rng: Random, scene: Scene) -> str:
     kinds = sorted((entity.colour, entity.shape) for entity in scene.entities)
     return join_list(
         [
-            Counts(Description(shape=shape, colour=colour), len(list(same))).clause
+            CountClaim(Description(shape=shape, colour=colour), len(list(same))).clause
             for (colour, shape), same in groupby(kinds)
         ]
     )

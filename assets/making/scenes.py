@@ -17,7 +17,7 @@ COLOURS = ("red", "green", "blue", "yellow", "purple", "black")
 SIZES = ("small", "large")
 PARTS = ("dot", "stripe")
 GRID_SIZE = 3
-CELLS = tuple((row, column) for row in range(GRID_SIZE) for column in range(GRID_SIZE))
+GRID_CELLS = tuple((row, column) for row in range(GRID_SIZE) for column in range(GRID_SIZE))
 MAX_ENTITIES = 6
 PART_SHARE = 0.35
 
@@ -49,7 +49,7 @@ class Scene:
     @property
     def free_cells(self) -> list[tuple[int, int]]:
         taken = {entity.cell for entity in self.entities}
-        return [cell for cell in CELLS if cell not in taken]
+        return [cell for cell in GRID_CELLS if cell not in taken]
 
     def replace_entities(self, new: Mapping[Entity, Entity]) -> "Scene":
         """Return the scene with each entity that is a key of `new` replaced by the value."""
@@ -58,7 +58,7 @@ class Scene:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Palette:
-    """Shapes and colours to use in a scene; a narrow palette makes repeated shapes and near misses common."""
+    """Shapes and colours to choose from in a scene; with few of them, shapes repeat and near misses are common."""
 
     shapes: tuple[str, ...] = SHAPES
     colours: tuple[str, ...] = COLOURS
@@ -81,10 +81,10 @@ def draw_entity(rng: Random, palette: Palette, cell: tuple[int, int]) -> Entity:
     )
 
 
-def sample_scene(rng: Random, palette: Palette | None = None, *, most: int = MAX_ENTITIES) -> Scene:
-    """Draw 1 to `most` entities in random cells, using the given palette or a random palette."""
+def sample_scene(rng: Random, palette: Palette | None = None, *, max_entities: int = MAX_ENTITIES) -> Scene:
+    """Draw 1 to `max_entities` entities in random cells, using the given palette or a random palette."""
     palette = palette or draw_palette(rng)
-    cells = rng.sample(CELLS, rng.randint(1, most))
+    cells = rng.sample(GRID_CELLS, rng.randint(1, max_entities))
     return Scene(entities=tuple(draw_entity(rng, palette, cell) for cell in cells))
 
 
@@ -148,7 +148,7 @@ def _remove_entity(rng: Random, scene: Scene) -> Scene:
 
 IMAGE_SIDE = 96
 CELL_SIDE = IMAGE_SIDE // GRID_SIZE
-OVERSAMPLING = 8
+OVERSAMPLING_FACTOR = 8
 RADII_BY_SIZE = {"small": (8.5, 9.0, 9.5), "large": (12.5, 13.0, 13.5)}
 MAX_JITTER_PIXELS = 1
 BACKGROUND_LEVELS = range(238, 253)
@@ -161,11 +161,11 @@ RGB_BY_COLOUR = {
     "black": (25, 25, 25),
 }
 MARK_COLOUR = (255, 255, 255)
-MARK_ON_YELLOW = (25, 25, 25)
+MARK_COLOUR_ON_YELLOW = (25, 25, 25)
 
 Pixels = NDArray[np.uint8]
 Coverage = NDArray[np.float32]
-Draw = Callable[[ImageDraw.ImageDraw, float, float], None]
+DrawFunction = Callable[[ImageDraw.ImageDraw, float, float], None]
 
 
 def draw_scene(scene: Scene, seed: int | str) -> Pixels:
@@ -195,7 +195,7 @@ def _draw_entity(canvas: Coverage, entity: Entity, rng: Random) -> None:
     region = canvas[top : top + CELL_SIDE, left : left + CELL_SIDE]
     layers = [(_draw_shape(entity.shape, radius), RGB_BY_COLOUR[entity.colour])]
     if entity.part:
-        mark = MARK_ON_YELLOW if entity.colour == "yellow" else MARK_COLOUR
+        mark = MARK_COLOUR_ON_YELLOW if entity.colour == "yellow" else MARK_COLOUR
         layers.append((_draw_part(entity.shape, entity.part, radius), mark))
     for coverage, colour in layers:
         region += coverage * (np.array(colour, dtype=np.float32) - region)
@@ -213,12 +213,12 @@ def _draw_part(shape: str, part: str, radius: float) -> Coverage:
     return covered
 
 
-def _measure_coverage(draw_on: Draw) -> Coverage:
-    """Return the fraction of each pixel that a drawing on a larger canvas covers, (32, 32, 1)."""
-    side = CELL_SIDE * OVERSAMPLING
+def _measure_coverage(draw_on: DrawFunction) -> Coverage:
+    """Draw on an enlarged canvas, and return the covered fraction of each pixel at the original size, (32, 32, 1)."""
+    side = CELL_SIDE * OVERSAMPLING_FACTOR
     mask = Image.new("L", (side, side))
-    draw_on(ImageDraw.Draw(mask), side / 2, OVERSAMPLING)
-    blocks = np.asarray(mask, dtype=np.float32).reshape(CELL_SIDE, OVERSAMPLING, CELL_SIDE, OVERSAMPLING)
+    draw_on(ImageDraw.Draw(mask), side / 2, OVERSAMPLING_FACTOR)
+    blocks = np.asarray(mask, dtype=np.float32).reshape(CELL_SIDE, OVERSAMPLING_FACTOR, CELL_SIDE, OVERSAMPLING_FACTOR)
     coverage: Coverage = (blocks.mean(axis=(1, 3)) / 255)[..., None]
     return coverage
 
@@ -260,7 +260,7 @@ def _draw_cross(draw: Any, centre: float, radius: float) -> None:
     _draw_box(draw, centre, radius * 0.36, radius)
 
 
-SHAPE_DRAWERS: dict[str, Draw] = {
+SHAPE_DRAWERS: dict[str, DrawFunction] = {
     "circle": _draw_disc,
     "square": lambda draw, centre, radius: _draw_box(draw, centre, radius * 0.88, radius * 0.88),
     "triangle": lambda draw, centre, radius: _draw_ring(draw, centre, [radius * 1.15] * 3),
@@ -268,7 +268,7 @@ SHAPE_DRAWERS: dict[str, Draw] = {
     "heart": _draw_heart,
     "cross": _draw_cross,
 }
-PART_DRAWERS: dict[str, Draw] = {
+PART_DRAWERS: dict[str, DrawFunction] = {
     "dot": lambda draw, centre, radius: _draw_disc(draw, centre, radius * 0.34),
     "stripe": lambda draw, centre, radius: _draw_box(draw, centre, radius * 1.2, radius * 0.2),
 }

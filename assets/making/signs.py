@@ -28,9 +28,9 @@ SIGN_TEXTS = (
 )
 MISSPELT_WORDS: Mapping[str, int] = {"quill": 0, "stencil": 3, "marker": 7, "smudge": 13}
 """Number of misspelt words out of 16, by generator. A misspelt word has a wrong letter in the middle."""
-ID_COLUMNS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
-IMAGES_SCHEMA = pa.schema([*ID_COLUMNS, ("image", pa.binary())])
-TRUTH_SCHEMA = pa.schema([*ID_COLUMNS, ("text", pa.string()), ("wrong", pa.int32())])
+ID_FIELDS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
+IMAGES_SCHEMA = pa.schema([*ID_FIELDS, ("image", pa.binary())])
+TRUTH_SCHEMA = pa.schema([*ID_FIELDS, ("text", pa.string()), ("wrong", pa.int32())])
 """Ground truth: `text` is the text on the sign, and `wrong` is the number of misspelt words in it."""
 
 
@@ -41,7 +41,7 @@ class Sign(NamedTuple):
     text: str
 
     @property
-    def wrong(self) -> int:
+    def n_misspelt(self) -> int:
         """Number of misspelt words."""
         return sum(word != other for word, other in zip(self.wanted.split(), self.text.split(), strict=True))
 
@@ -85,6 +85,6 @@ def make_sign_tables(seed: int) -> dict[str, pa.Table]:
             image_id = make_content_id(generator.encode(), str(prompt["prompt_id"]).encode(), png)
             ids = {"image_id": image_id, "prompt_id": prompt["prompt_id"], "generator": generator}
             images.append(ids | {"image": png})
-            truth.append(ids | {"text": sign.text, "wrong": sign.wrong})
+            truth.append(ids | {"text": sign.text, "wrong": sign.n_misspelt})
         tables[f"images/{generator}/00000.parquet"] = table(images, IMAGES_SCHEMA)
     return tables | {"truth.parquet": table(truth, TRUTH_SCHEMA)}

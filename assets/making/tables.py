@@ -1,7 +1,7 @@
 """The benchmarks shapes and shapes_video as tables: the generators' images and clips, and the raters' ratings."""
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -11,7 +11,7 @@ import av
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plumbline.assets.making.claims import SKILLS, Every
+from plumbline.assets.making.claims import SKILLS, EveryClaim
 from plumbline.assets.making.lessons import find_mentions
 from plumbline.assets.making.prompts import Prompt, make_content_id, make_prompts
 from plumbline.assets.making.scenes import (
@@ -28,7 +28,7 @@ from plumbline.assets.making.scenes import (
 from plumbline.operators.base.rows import table
 from plumbline.operators.base.schemas import PROMPTS
 
-SEARCH_STEPS = 4000
+MAX_SEARCH_STEPS = 4000
 STEPS_PER_RESTART = 400
 MAX_OBJECTS_IN_IMAGE = 5
 
@@ -41,34 +41,40 @@ class Generator:
     faults: Mapping[str, float]
 
 
-def _make_profile(usual: float, **special: float) -> dict[str, float]:
+def _make_faults(usual: float, **special: float) -> dict[str, float]:
     return {skill: special.get(skill, usual) for skill in SKILLS}
 
 
-TIED_PROFILE = _make_profile(0.10, object=0.03, attribute=0.08)
+TIED_FAULTS = _make_faults(0.10, object=0.03, attribute=0.08)
 GENERATORS = (
-    Generator(name="atlas", faults=_make_profile(0.04, object=0.01, attribute=0.02)),
-    Generator(name="borealis", faults=TIED_PROFILE),
-    Generator(name="cobalt", faults=TIED_PROFILE),
-    Generator(name="drift", faults=_make_profile(0.12, object=0.04, attribute=0.06, counting=0.70, spatial=0.75)),
-    Generator(name="ember", faults=_make_profile(0.16, object=0.06, attribute=0.55)),
+    Generator(name="atlas", faults=_make_faults(0.04, object=0.01, attribute=0.02)),
+    Generator(name="borealis", faults=TIED_FAULTS),
+    Generator(name="cobalt", faults=TIED_FAULTS),
+    Generator(name="drift", faults=_make_faults(0.12, object=0.04, attribute=0.06, counting=0.70, spatial=0.75)),
+    Generator(name="ember", faults=_make_faults(0.16, object=0.06, attribute=0.55)),
     Generator(
         name="flint",
-        faults=_make_profile(0.30, object=0.08, attribute=0.15, negation=0.85, universality=0.80, comparison=0.70),
+        faults=_make_faults(0.30, object=0.08, attribute=0.15, negation=0.85, universality=0.80, comparison=0.70),
     ),
-    Generator(name="garnet", faults=_make_profile(0.60, object=0.28, attribute=0.40)),
+    Generator(name="garnet", faults=_make_faults(0.60, object=0.28, attribute=0.40)),
 )
 
 
 def imagine_scene(generator: Generator, prompt: Prompt, rng: Random) -> Scene:
     """Return the scene that the generator makes for the prompt."""
-    start = sample_scene(rng, make_prompt_palette(prompt), most=MAX_OBJECTS_IN_IMAGE)
-    faultless = _find_violating_scene(prompt, frozenset(), start, rng)
+    start = sample_scene(rng, make_prompt_palette(prompt), max_entities=MAX_OBJECTS_IN_IMAGE)
+    faultless = find_violating_scene(prompt, frozenset(), start, rng)
     broken = {node.requirement_id for node in prompt.requirements if rng.random() < generator.faults[node.claim.kind]}
-    for node in prompt.requirements:
-        if broken & set(node.parents):
-            broken.add(node.requirement_id)
-    return _find_violating_scene(prompt, frozenset(broken), faultless, rng)
+    return find_violating_scene(prompt, add_dependents(prompt, broken), faultless, rng)
+
+
+def add_dependents(prompt: Prompt, broken: Iterable[str]) -> frozenset[str]:
+    """Return the requirements `broken`, and all requirements that presuppose one of them."""
+    every = set(broken)
+    for node in prompt.requirements:  # parents come before children
+        if every & set(node.parents):
+            every.add(node.requirement_id)
+    return frozenset(every)
 
 
 def make_prompt_palette(prompt: Prompt) -> Palette:
@@ -77,7 +83,7 @@ def make_prompt_palette(prompt: Prompt) -> Palette:
     things = [thing for claim in claims for thing in claim.things]
     shapes = sorted({thing.shape for thing in things if thing.shape})
     colours = {thing.colour for thing in things if thing.colour}
-    colours |= {claim.value for claim in claims if isinstance(claim, Every) and claim.field == "colour"}
+    colours |= {claim.value for claim in claims if isinstance(claim, EveryClaim) and claim.field == "colour"}
     extra = Random(prompt.prompt_id)
     return Palette(
         shapes=(*shapes, *shapes, *extra.sample(SHAPES, 2)),
@@ -85,7 +91,9 @@ def make_prompt_palette(prompt: Prompt) -> Palette:
     )
 
 
-def _find_violating_scene(prompt: Prompt, wanted: frozenset[str], start: Scene, rng: Random) -> Scene:
+def find_violating_scene(
+    prompt: Prompt, wanted: frozenset[str], start: Scene, rng: Random, *, steps: int = MAX_SEARCH_STEPS
+) -> Scene:
     """Search near `start` for a scene that violates exactly the given requirements, or nearly so.
 
     The search applies random edits that do not make the scene worse. Some combinations are impossible (violating "there
@@ -94,14 +102,14 @@ def _find_violating_scene(prompt: Prompt, wanted: frozenset[str], start: Scene, 
     """
     palette = make_prompt_palette(prompt)
     scene = best = start
-    error = least = _count_misses(prompt, scene, wanted)
-    for step in range(SEARCH_STEPS):
+    error = least = _count_differing_requirements(prompt, scene, wanted)
+    for step in range(steps):
         if least == 0:
             break
         if step and step % STEPS_PER_RESTART == 0:
-            scene, error = start, _count_misses(prompt, start, wanted)
+            scene, error = start, _count_differing_requirements(prompt, start, wanted)
         changed = edit_scene(rng, scene, palette)
-        misses = _count_misses(prompt, changed, wanted)
+        misses = _count_differing_requirements(prompt, changed, wanted)
         if misses <= error and len(changed.entities) <= MAX_OBJECTS_IN_IMAGE + 1:
             scene, error = changed, misses
         if error < least:
@@ -109,15 +117,15 @@ def _find_violating_scene(prompt: Prompt, wanted: frozenset[str], start: Scene, 
     return best
 
 
-def _count_misses(prompt: Prompt, scene: Scene, wanted: frozenset[str]) -> int:
+def _count_differing_requirements(prompt: Prompt, scene: Scene, wanted: frozenset[str]) -> int:
     return len(wanted.symmetric_difference(prompt.list_broken(scene)))
 
 
 SHAPES_SUITE = "shapes"
 PROMPTS_PER_SKILL = 32
 IMAGES_PER_FILE = 128
-_IMAGE_COLUMNS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
-IMAGES_SCHEMA = pa.schema([*_IMAGE_COLUMNS, ("image", pa.binary())])
+_IMAGE_FIELDS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
+IMAGES_SCHEMA = pa.schema([*_IMAGE_FIELDS, ("image", pa.binary())])
 REQUIREMENTS_SCHEMA = pa.schema(
     [
         ("prompt_id", pa.string()),
@@ -134,14 +142,14 @@ REQUIREMENTS_SCHEMA = pa.schema(
 `start` and `end` delimit the characters of the prompt that express the requirement; both are null if no words express
 only this requirement.
 """
-TRUTH_SCHEMA = pa.schema([*_IMAGE_COLUMNS, ("correct", pa.bool_()), ("broken", pa.list_(pa.string()))])
+TRUTH_SCHEMA = pa.schema([*_IMAGE_FIELDS, ("correct", pa.bool_()), ("broken", pa.list_(pa.string()))])
 RATINGS_SCHEMA = pa.schema([("image_id", pa.string()), ("rater", pa.string()), ("rating", pa.int32())])
 
 Row = dict[str, Any]
 
 
 class Rater(NamedTuple):
-    """The habits of a simulated rater. Ratings (1 to 5) rise with the fraction of requirements that an image meets."""
+    """A simulated rater. Ratings (1 to 5) rise with the fraction of requirements that an image meets."""
 
     name: str
     bias: float
@@ -149,12 +157,12 @@ class Rater(NamedTuple):
     noise: float
     """Standard deviation of the ratings around their expected value."""
 
-    def rate(self, met: float, rng: Random) -> int:
-        """Return a rating from 1 to 5 of an image that meets the fraction `met` of its prompt's requirements.
+    def rate(self, met_share: float, rng: Random) -> int:
+        """Return a rating from 1 to 5 of an image that meets a share of its prompt's requirements (0 to 1).
 
         The rater's bias and random noise are added before rounding.
         """
-        return min(5, max(1, round(1 + 4 * met + self.bias + rng.gauss(0, self.noise))))
+        return min(5, max(1, round(1 + 4 * met_share + self.bias + rng.gauss(0, self.noise))))
 
 
 RATERS = (Rater("rater-1", 0.0, 0.45), Rater("rater-2", -0.4, 0.6), Rater("rater-3", 0.3, 0.8))
@@ -200,12 +208,12 @@ def make_benchmark(seed: int) -> Benchmark:
     """Make all generators' images for all prompts from the given seed."""
     prompts = make_prompts(seed, PROMPTS_PER_SKILL)
     depictions = {
-        generator.name: [_depict_prompt(generator, prompt, seed) for prompt in prompts] for generator in GENERATORS
+        generator.name: [_make_depiction(generator, prompt, seed) for prompt in prompts] for generator in GENERATORS
     }
     return Benchmark(seed=seed, prompts=prompts, depictions=depictions)
 
 
-def _depict_prompt(generator: Generator, prompt: Prompt, seed: int) -> Depiction:
+def _make_depiction(generator: Generator, prompt: Prompt, seed: int) -> Depiction:
     name = f"{seed}/{generator.name}/{prompt.prompt_id}"
     scene = imagine_scene(generator, prompt, Random(f"scene/{name}"))
     png = to_png(draw_scene(scene, f"pixels/{name}"))
@@ -288,8 +296,8 @@ PROMPTS_PER_CLIP = 8
 """Every PROMPTS_PER_CLIP-th prompt of the embedded benchmark gets a clip by each video generator."""
 FRAMES_PER_CLIP = 8
 FRAMES_PER_SECOND = 4
-_CLIP_COLUMNS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
-CLIP_TRUTH_SCHEMA = pa.schema([*_CLIP_COLUMNS, ("correct", pa.float64())])
+_CLIP_FIELDS = [("image_id", pa.string()), ("prompt_id", pa.string()), ("generator", pa.string())]
+CLIP_TRUTH_SCHEMA = pa.schema([*_CLIP_FIELDS, ("correct", pa.float64())])
 """Ground truth: `correct` is the fraction of a clip's frames that violate no requirement."""
 
 
@@ -332,10 +340,10 @@ def list_clip_scenes(video_generator: VideoGenerator, prompt: Prompt, seed: int)
     """Return the scene in each frame: one of two scenes made for the prompt by generators of the embedded benchmark."""
     generators_by_name: Mapping[str, Generator] = {generator.name: generator for generator in GENERATORS}
 
-    def imagine_named_scene(name: str) -> Scene:
+    def imagine_scene_by(name: str) -> Scene:
         return imagine_scene(generators_by_name[name], prompt, Random(f"scene/{seed}/{name}/{prompt.prompt_id}"))
 
-    first, second = imagine_named_scene(video_generator.first), imagine_named_scene(video_generator.second)
+    first, second = imagine_scene_by(video_generator.first), imagine_scene_by(video_generator.second)
     return [first] * (FRAMES_PER_CLIP // 2) + [second] * (FRAMES_PER_CLIP - FRAMES_PER_CLIP // 2)
 
 
@@ -362,6 +370,6 @@ def make_clip_tables(seed: int) -> dict[str, pa.Table]:
             }
             images.append(ids | {"image": clip})
             truth.append(ids | {"correct": sum(not prompt.list_broken(scene) for scene in scenes) / len(scenes)})
-        schema = pa.schema([*_CLIP_COLUMNS, ("image", video_generator.column)])
+        schema = pa.schema([*_CLIP_FIELDS, ("image", video_generator.column)])
         tables[f"images/{video_generator.name}/00000.parquet"] = table(images, schema)
     return tables | {"truth.parquet": table(truth, CLIP_TRUTH_SCHEMA)}

@@ -15,18 +15,18 @@ from plumbline.assets.making.claims import (
     RELATIONS,
     SKILLS,
     SMALLER,
+    AbsenceClaim,
     Claim,
-    Counts,
+    CountClaim,
     Description,
-    Every,
-    Exists,
-    Lacks,
-    Outnumbers,
+    EveryClaim,
+    ExistenceClaim,
+    OutnumberingClaim,
     PairClaim,
-    Relates,
+    RelationClaim,
 )
 from plumbline.assets.making.lessons import (
-    METRICS,
+    QUESTION_METRICS,
     REPLY_WRITERS,
     ChoiceQuestion,
     GoldWriter,
@@ -43,7 +43,7 @@ from plumbline.operators.stages import entailment
 MAX_VARIATION_TRIES = 12
 MAX_EDIT_TRIES = 6
 PROPERTIES = (("colour", COLOURS), ("size", SIZES), ("part", PARTS))
-OPPOSITES = {"more": "fewer", "fewer": "more", LARGER: SMALLER, SMALLER: LARGER}
+OPPOSITE_WORDS = {"more": "fewer", "fewer": "more", LARGER: SMALLER, SMALLER: LARGER}
 
 
 class IllustratedPrompt(NamedTuple):
@@ -65,22 +65,21 @@ def sample_illustrated(rng: Random, *, held_out: bool) -> IllustratedPrompt:
 def sample_entailed(rng: Random, prompt: Prompt) -> Claim:
     """Return one of the prompt's requirements, sometimes with an adjective removed."""
     claim = rng.choice(prompt.requirements).claim
-    if isinstance(claim, Exists) and claim.what.colour and claim.what.size and rng.random() < 0.5:
-        return Exists(replace(claim.what, **{rng.choice(("colour", "size")): None}))
+    if isinstance(claim, ExistenceClaim) and claim.what.colour and claim.what.size and rng.random() < 0.5:
+        return ExistenceClaim(replace(claim.what, **{rng.choice(("colour", "size")): None}))
     return claim
 
 
 def sample_not_entailed(rng: Random, illustrated: IllustratedPrompt) -> Claim | None:
     """Return a claim that can be false although the prompt is true; return None if the draws fail."""
     for _ in range(MAX_VARIATION_TRIES):
-        claim = _draw_candidate(rng, illustrated.prompt)
+        claim = _draw_claim_to_deny(rng, illustrated.prompt)
         if any(not claim.holds(scene) for scene in _draw_fitting_scenes(rng, illustrated)):
             return claim
     return None
 
 
-def _draw_candidate(rng: Random, prompt: Prompt) -> Claim:
-    """Return a variant of one of the prompt's requirements, or occasionally a requirement of another prompt."""
+def _draw_claim_to_deny(rng: Random, prompt: Prompt) -> Claim:
     if rng.random() < 0.2:
         return rng.choice(sample_illustrated(rng, held_out=False).prompt.requirements).claim
     return vary_claim(rng, rng.choice(prompt.requirements).claim)
@@ -98,61 +97,59 @@ def _draw_fitting_scenes(rng: Random, illustrated: IllustratedPrompt) -> list[Sc
 def vary_claim(rng: Random, claim: Claim) -> Claim:
     """Return the claim with one property, relation or number changed, or a claim of another kind."""
     match claim:
-        case Exists(what):
-            return rng.choice((Exists(_vary_description(rng, what)), Lacks(what)))
-        case Lacks(what):
-            return rng.choice((Lacks(_vary_description(rng, what)), Exists(what)))
-        case Counts(what, number):
+        case ExistenceClaim(what):
+            return rng.choice((ExistenceClaim(_vary_description(rng, what)), AbsenceClaim(what)))
+        case AbsenceClaim(what):
+            return rng.choice((AbsenceClaim(_vary_description(rng, what)), ExistenceClaim(what)))
+        case CountClaim(what, number):
             other = rng.choice([count for count in range(1, 5) if count != number])
-            return rng.choice((Counts(what, other), Counts(_vary_description(rng, what), number)))
+            return rng.choice((CountClaim(what, other), CountClaim(_vary_description(rng, what), number)))
         case PairClaim():
-            return rng.choice((_vary_pair(rng, claim), _vary_thing(rng, claim)))
-        case Every():
+            return rng.choice((_vary_pair(rng, claim), _vary_described_thing(rng, claim)))
+        case EveryClaim():
             return _vary_every(rng, claim)
     raise TypeError(f"claim: expected a claim of assets/making/claims.py, got {claim!r}")
 
 
 def _vary_description(rng: Random, what: Description) -> Description:
-    """Return the description with one property changed or added, or with another shape."""
     field, values = rng.choice((("shape", SHAPES), ("shape", SHAPES), *PROPERTIES))
     if field != "shape" and getattr(what, field) is None and rng.random() < 0.5:
         field, values = "shape", SHAPES
-    return replace(what, **{field: _draw_another(rng, values, getattr(what, field))})
+    return replace(what, **{field: _draw_other_value(rng, values, getattr(what, field))})
 
 
-def _draw_another(rng: Random, values: tuple[str, ...], value: str | None) -> str:
+def _draw_other_value(rng: Random, values: tuple[str, ...], value: str | None) -> str:
     return rng.choice([other for other in values if other != value])
 
 
 def _vary_pair(rng: Random, claim: PairClaim) -> Claim:
-    """Return the claim with the two things swapped, or with another relation."""
     if rng.random() < 0.5:
         return replace(claim, first=claim.second, second=claim.first)
     match claim:
-        case Relates(relation=relation) if relation in RELATIONS:
-            return replace(claim, relation=_draw_another(rng, RELATIONS, relation))
-        case Relates(relation=relation):
-            return replace(claim, relation=OPPOSITES[relation])
-        case Outnumbers(amount=amount):
-            return replace(claim, amount=OPPOSITES[amount])
+        case RelationClaim(relation=relation) if relation in RELATIONS:
+            return replace(claim, relation=_draw_other_value(rng, RELATIONS, relation))
+        case RelationClaim(relation=relation):
+            return replace(claim, relation=OPPOSITE_WORDS[relation])
+        case OutnumberingClaim(amount=amount):
+            return replace(claim, amount=OPPOSITE_WORDS[amount])
     raise TypeError(f"claim: expected a pair of assets/making/claims.py, got {claim!r}")
 
 
-def _vary_thing(rng: Random, claim: PairClaim) -> Claim:
+def _vary_described_thing(rng: Random, claim: PairClaim) -> Claim:
     if rng.random() < 0.5:
         return replace(claim, first=_vary_description(rng, claim.first))
     return replace(claim, second=_vary_description(rng, claim.second))
 
 
-def _vary_every(rng: Random, claim: Every) -> Claim:
+def _vary_every(rng: Random, claim: EveryClaim) -> Claim:
     """Return the claim with another shape, or with a different property of the same kind or another kind."""
     if rng.random() < 0.4:
-        return replace(claim, what=Description(shape=_draw_another(rng, SHAPES, claim.what.shape)))
+        return replace(claim, what=Description(shape=_draw_other_value(rng, SHAPES, claim.what.shape)))
     field, values = rng.choice(PROPERTIES)
-    return replace(claim, field=field, value=_draw_another(rng, values, claim.value))
+    return replace(claim, field=field, value=_draw_other_value(rng, values, claim.value))
 
 
-HYPOTHESIS_WORDS = (
+HYPOTHESIS_VOCABULARY = (
     'The answer to the question "How many circles are there?" is two. It is not true that there is a circle. '
     "There are circles. A circle is above every circle. All circles are red. Every circle has a dot."
 )
@@ -266,17 +263,17 @@ TOKENIZER_PHRASES = (
 """Phrases that are repeated in the metrics' requests and replies. Each is a single token, so that a tiny model need not
 spell it out.
 """
-VOCABULARY_PROMPTS = 600
-DOUBTS_PER_PROMPT = 2
+N_VOCABULARY_PROMPTS = 600
+MAX_DENIED_QUESTIONS = 2
 MAX_CHOICE_LESSONS = 3
 """Number of lessons about choosing an answer that are kept for each prompt."""
-POOLED_BATCHES = 8
+N_POOLED_BATCHES = 8
 
 
 def make_writer_tokenizer(seed: int) -> PreTrainedTokenizerFast:
     """Make the writer's tokenizer from all words about shapes; each of the metrics' instructions is a single token."""
     rng = Random(f"writer words/{seed}")
-    lessons = [lesson for _ in range(VOCABULARY_PROMPTS) for lesson in make_training_lessons(rng)]
+    lessons = [lesson for _ in range(N_VOCABULARY_PROMPTS) for lesson in make_training_lessons(rng)]
     texts = {lesson.text.removeprefix(lesson.instruction) for lesson in lessons} | {lesson.reply for lesson in lessons}
     return build_writer_tokenizer(texts, instructions=list(REPLY_WRITERS), phrases=TOKENIZER_PHRASES)
 
@@ -289,8 +286,10 @@ def make_training_lessons(rng: Random) -> list[Lesson]:
 def make_lessons(rng: Random, illustrated: IllustratedPrompt) -> list[Lesson]:
     """Make all metrics' requests about the prompt, and questions about other things, each with the right reply."""
     writer = GoldWriter(illustrated.prompt)
-    doubting = GoldWriter(illustrated.prompt, doubted=_make_doubts(rng, illustrated))
-    lessons = [lesson for metric in METRICS for lesson in writer.write(metric).lessons if not _is_choice(lesson)]
+    doubting = GoldWriter(illustrated.prompt, doubted=_make_additional_questions(rng, illustrated))
+    lessons = [
+        lesson for metric in QUESTION_METRICS for lesson in writer.write(metric).lessons if not _is_choice(lesson)
+    ]
     choices = [lesson for lesson in doubting.write("tifa").lessons if _is_choice(lesson)]
     return lessons + rng.sample(choices, min(MAX_CHOICE_LESSONS, len(choices)))
 
@@ -299,14 +298,14 @@ def _is_choice(lesson: Lesson) -> bool:
     return lesson.instruction == tifa.CHOICE_FORMS["text"].instructions
 
 
-def _make_doubts(rng: Random, illustrated: IllustratedPrompt) -> list[ChoiceQuestion]:
-    """Make questions about claims that do not follow from the prompt, answered no, and one about a claim that does."""
-    claims = [sample_not_entailed(rng, illustrated) for _ in range(DOUBTS_PER_PROMPT)]
+def _make_additional_questions(rng: Random, illustrated: IllustratedPrompt) -> list[ChoiceQuestion]:
+    """Make questions about claims that the prompt does not entail (answered no), and one about an entailed claim."""
+    claims = [sample_not_entailed(rng, illustrated) for _ in range(MAX_DENIED_QUESTIONS)]
     denied = [make_yes_no_question(claim, truth=False) for claim in claims if claim is not None]
     return [*denied, make_yes_no_question(sample_entailed(rng, illustrated.prompt))]
 
 
-class Sequences(NamedTuple):
+class EncodedLessons(NamedTuple):
     """Input and labels of one training step of the question writer."""
 
     ids: torch.Tensor
@@ -315,11 +314,11 @@ class Sequences(NamedTuple):
     """For each position of a reply, the token that follows; IGNORED_LABEL elsewhere. The shape is (n, tokens)."""
 
 
-def make_lesson_batches(tokenizer: PreTrainedTokenizerFast, rng: Random, size: int) -> Iterator[Sequences]:
+def make_lesson_batches(tokenizer: PreTrainedTokenizerFast, rng: Random, size: int) -> Iterator[EncodedLessons]:
     """Yield batches of `size` lessons indefinitely; lessons of similar length share a batch."""
     while True:
         lessons: list[Lesson] = []
-        while len(lessons) < POOLED_BATCHES * size:
+        while len(lessons) < N_POOLED_BATCHES * size:
             lessons += make_training_lessons(rng)
         rows = sorted(_tokenize_lessons(tokenizer, lessons), key=lambda row: len(row[0]) + rng.random())
         batches = [rows[first : first + size] for first in range(0, len(rows), size)]
@@ -327,11 +326,11 @@ def make_lesson_batches(tokenizer: PreTrainedTokenizerFast, rng: Random, size: i
         yield from (_pad_rows(batch, tokenizer.pad_token_id) for batch in batches)
 
 
-Row = tuple[torch.Tensor, torch.Tensor]
+LessonRow = tuple[torch.Tensor, torch.Tensor]
 """Tokens of a lesson, and its labels: the same tokens, but IGNORED_LABEL where the model only reads."""
 
 
-def _tokenize_lessons(tokenizer: PreTrainedTokenizerFast, lessons: Sequence[Lesson]) -> list[Row]:
+def _tokenize_lessons(tokenizer: PreTrainedTokenizerFast, lessons: Sequence[Lesson]) -> list[LessonRow]:
     read = tokenizer([lesson.text for lesson in lessons]).input_ids
     written = tokenizer([lesson.reply + tokenizer.eos_token for lesson in lessons], add_special_tokens=False).input_ids
     return [
@@ -340,13 +339,13 @@ def _tokenize_lessons(tokenizer: PreTrainedTokenizerFast, lessons: Sequence[Less
     ]
 
 
-def _pad_rows(rows: Sequence[Row], pad: int) -> Sequences:
+def _pad_rows(rows: Sequence[LessonRow], pad: int) -> EncodedLessons:
     ids = pad_sequence([ids for ids, _ in rows], batch_first=True, padding_value=pad)
     labels = pad_sequence([labels for _, labels in rows], batch_first=True, padding_value=IGNORED_LABEL)
-    return Sequences(ids[:, :-1], labels[:, 1:])
+    return EncodedLessons(ids[:, :-1], labels[:, 1:])
 
 
-def compute_reply_loss(model: LlamaForCausalLM, batch: Sequences) -> torch.Tensor:
+def compute_reply_loss(model: LlamaForCausalLM, batch: EncodedLessons) -> torch.Tensor:
     """Return the mean cross-entropy over the tokens of the replies, including the end tokens."""
     hidden = model.model(input_ids=batch.ids).last_hidden_state
     labelled = batch.labels != IGNORED_LABEL

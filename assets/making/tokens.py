@@ -17,7 +17,13 @@ from transformers import PreTrainedTokenizerFast
 
 from plumbline.assets.making.claims import NUMBER_WORDS, SKILLS
 from plumbline.assets.making.prompts import sample_prompt
-from plumbline.assets.making.questions import OPEN_QUESTIONS, VQASCORE_TEMPLATE, ask_directly, ask_openly, write_caption
+from plumbline.assets.making.questions import (
+    OPEN_QUESTIONS,
+    VQASCORE_TEMPLATE,
+    ask_open_question,
+    ask_plain_yes_no_question,
+    write_caption,
+)
 from plumbline.assets.making.scenes import sample_scene
 from plumbline.operators.models.networks.clip_flant5 import TEXT_BEFORE_IMAGE
 
@@ -58,7 +64,7 @@ def write_sentences(seed: int) -> list[str]:
         scene, skill = sample_scene(rng), SKILLS[index % len(SKILLS)]
         prompt = sample_prompt(rng, scene, skill)
         topic = list(OPEN_QUESTIONS)[index % len(OPEN_QUESTIONS)]
-        questions = [ask_directly(rng, scene, skill, truth=True), ask_openly(rng, scene, topic)]
+        questions = [ask_plain_yes_no_question(rng, scene, skill, truth=True), ask_open_question(rng, scene, topic)]
         sentences += [prompt.text] if prompt else []
         sentences += [f"{question.text} {question.answer}" for question in questions if question]
         sentences.append(write_caption(rng, scene))
@@ -97,7 +103,6 @@ def make_bert_tokenizer(sentences: Iterable[str]) -> PreTrainedTokenizerFast:
 def _wrap_tokenizer(
     tokenizer: Tokenizer, special: Mapping[str, str], context: int, *, padding_side: str = "right", **options: Any
 ) -> PreTrainedTokenizerFast:
-    """Wrap the tokenizer for transformers; `special` contains its special tokens by role."""
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, **special, model_max_length=context, padding_side=padding_side, **options
     )
@@ -108,8 +113,8 @@ def _make_word_tokenizer(
 ) -> Tokenizer:
     """Make a unigram model of whole words that spells unknown words letter by letter.
 
-    `special` gives the special tokens by role, in the order of their ids. `template` and `pair` are the positions of
-    these tokens in a text and in a pair of texts.
+    `special` contains the special tokens by role, in the order of their ids. `template` and `pair` are patterns that
+    show where these tokens are added to a text and to a pair of texts.
     """
     names = list(special.values())
     tokenizer = Tokenizer(models.Unigram(_count_vocabulary(names, sentences), names.index(special["unk_token"])))

@@ -22,15 +22,15 @@ from plumbline.assets.making.networks import draw_pixels
 from plumbline.assets.making.prompts import Prompt, is_held_out
 from plumbline.assets.making.questions import (
     GoldQuestion,
-    ask_directly,
-    ask_openly,
+    ask_open_question,
+    ask_plain_yes_no_question,
     ask_vqascore,
-    sample_claiming,
+    sample_claim_prompt,
     write_caption,
 )
 from plumbline.assets.making.scenes import (
-    CELLS,
     COLOURS,
+    GRID_CELLS,
     MAX_ENTITIES,
     PARTS,
     SHAPES,
@@ -58,7 +58,7 @@ Weights = Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Mixture:
+class QuestionMixture:
     """The kinds of questions to draw, with their weights."""
 
     forms: Weights
@@ -73,10 +73,10 @@ class Mixture:
         """Draw a question about the scene, never with held-out wording; return None if the draws fail."""
         form = _draw_weighted(rng, self.forms)
         if form == "open":
-            return ask_openly(rng, scene, _draw_weighted(rng, self.topics))
+            return ask_open_question(rng, scene, _draw_weighted(rng, self.topics))
         skill, truth = _draw_weighted(rng, self.skills), rng.random() < 0.5
         if form == "direct":
-            return ask_directly(rng, scene, skill, truth=truth)
+            return ask_plain_yes_no_question(rng, scene, skill, truth=truth)
         return ask_vqascore(rng, scene, skill, truth=truth, held_out=False)
 
 
@@ -85,15 +85,15 @@ def _draw_weighted(rng: Random, weights: Weights) -> str:
     return name
 
 
-MIXTURES: Mapping[str, Mixture] = {
-    "place": Mixture(
+QUESTION_MIXTURES: Mapping[str, QuestionMixture] = {
+    "place": QuestionMixture(
         forms={"open": 1},
         topics={"places": 6, "place": 2, "at place": 1, "relation": 1, "color": 0.5, "shape": 0.5},
     ),
-    "relation": Mixture(
+    "relation": QuestionMixture(
         forms={"open": 8.5, "direct": 1.5}, skills={"spatial": 1}, topics={"relation": 6, "places": 4}, fewest=3
     ),
-    "question": Mixture(
+    "question": QuestionMixture(
         forms={"vqascore": 5, "direct": 2, "open": 2},
         skills=dict.fromkeys(SKILLS, 1.0)
         | {"spatial": 5, "comparison": 4, "counting": 4, "universality": 2, "part": 2},
@@ -108,10 +108,10 @@ enough without knowing, and makes no further progress.
 """
 
 
-def find_max_entities(stage: TrainingStage, step: int, fewest: int = MIN_ENTITIES) -> int:
+def find_max_entities(stage: TrainingStage, step: int, min_entities: int = MIN_ENTITIES) -> int:
     """Return the maximum number of entities per scene at this step, which grows until 30% of the steps are done."""
     progress = min(1.0, step / max(1.0, GROWING_STEPS_SHARE * stage.steps))
-    return round(fewest + progress * (MAX_ENTITIES - fewest))
+    return round(min_entities + progress * (MAX_ENTITIES - min_entities))
 
 
 class ExerciseMaker:
@@ -125,12 +125,12 @@ class ExerciseMaker:
         """Make captions, split at a random word: the model reads the first part and writes the second (appendix D)."""
         return self._make_captions(stage.size, stage.each, find_max_entities(stage, step))
 
-    def make_questions(self, mixture: Mixture, stage: TrainingStage, step: int) -> ExerciseBatch:
-        """Make questions as at inference, and occasionally captions, so that the model does not forget them."""
-        most = find_max_entities(stage, step, mixture.fewest)
+    def make_questions(self, mixture: QuestionMixture, stage: TrainingStage, step: int) -> ExerciseBatch:
+        """Make a batch of questions or, at every STEPS_PER_CAPTION_BATCH-th step, of captions to prevent forgetting."""
+        max_entities = find_max_entities(stage, step, mixture.fewest)
         if step % STEPS_PER_CAPTION_BATCH == 0:
-            return self._make_captions(stage.size, CAPTIONS_PER_IMAGE, most)
-        scenes = self._draw_scenes(stage.size, most)
+            return self._make_captions(stage.size, CAPTIONS_PER_IMAGE, max_entities)
+        scenes = self._draw_scenes(stage.size, max_entities)
         exercises = [
             make_question_exercise(index, question.text, question.answer)
             for index, scene in enumerate(scenes)
@@ -138,8 +138,8 @@ class ExerciseMaker:
         ]
         return self._make_batch(scenes, exercises)
 
-    def _make_captions(self, images: int, each: int, most: int) -> ExerciseBatch:
-        scenes = self._draw_scenes(images, most)
+    def _make_captions(self, images: int, each: int, max_entities: int) -> ExerciseBatch:
+        scenes = self._draw_scenes(images, max_entities)
         exercises = [
             split_caption(index, write_caption(self.rng, scene), self.rng)
             for index, scene in enumerate(scenes)
@@ -147,28 +147,28 @@ class ExerciseMaker:
         ]
         return self._make_batch(scenes, exercises)
 
-    def _draw_scenes(self, count: int, most: int) -> list[Scene]:
-        return [sample_scene(self.rng, most=most) for _ in range(count)]
+    def _draw_scenes(self, count: int, max_entities: int) -> list[Scene]:
+        return [sample_scene(self.rng, max_entities=max_entities) for _ in range(count)]
 
     def _make_batch(self, scenes: Sequence[Scene], exercises: Sequence[Exercise]) -> ExerciseBatch:
         return make_batch(self.tokenizer, draw_pixels(self.rng, scenes), exercises)
 
 
-def make_training_questions(rng: Random, scene: Scene, mixture: Mixture, count: int) -> list[GoldQuestion]:
-    """Return up to `count` questions about the scene; fewer, or none, if the mixture hardly fits the scene."""
+def make_training_questions(rng: Random, scene: Scene, mixture: QuestionMixture, count: int) -> list[GoldQuestion]:
+    """Return up to `count` questions about the scene; fewer, or none, if too few kinds of question suit the scene."""
     drawn = (mixture.draw(rng, scene) for _ in range(MAX_TRIES_PER_EXERCISE * count))
     return list(islice(filter(None, drawn), count))
 
 
 MAX_LOGIT_SCALE = 4.6052
 EMPTY_CELL = "empty"
-PLAIN_SHAPE = "plain"
+NO_PART = "plain"
 CELL_LABELS = {
     "shape": (*SHAPES, EMPTY_CELL),
     "colour": (*COLOURS, EMPTY_CELL),
     "size": (*SIZES, EMPTY_CELL),
-    "part": (*PARTS, PLAIN_SHAPE, EMPTY_CELL),
-    "cell": CELLS,
+    "part": (*PARTS, NO_PART, EMPTY_CELL),
+    "cell": GRID_CELLS,
 }
 
 
@@ -182,7 +182,7 @@ class CellBatch(NamedTuple):
 
 
 class CellReader(nn.Module):
-    """The vision tower, with one linear head per field on the patches of its penultimate layer."""
+    """The vision tower with a linear head for each field of CELL_LABELS, which reads the tower's penultimate layer."""
 
     def __init__(self, tower: CLIPVisionModel) -> None:
         super().__init__()
@@ -207,7 +207,7 @@ def compute_cell_loss(model: CellReader, batch: CellBatch) -> torch.Tensor:
 
 def make_cell_batch(rng: Random, images: int) -> CellBatch:
     """Draw scenes with up to nine entities of any shape and colour."""
-    scenes = [sample_scene(rng, Palette(), most=len(CELLS)) for _ in range(images)]
+    scenes = [sample_scene(rng, Palette(), max_entities=len(GRID_CELLS)) for _ in range(images)]
     return CellBatch(draw_pixels(rng, scenes), label_cells(scenes))
 
 
@@ -216,16 +216,19 @@ def label_cells(scenes: Sequence[Scene]) -> dict[str, torch.Tensor]:
     by_cell = [{entity.cell: entity for entity in scene.entities} for scene in scenes]
     return {
         field: torch.tensor(
-            [[values.index(_read_value(field, entities.get(cell), cell)) for cell in CELLS] for entities in by_cell]
+            [
+                [values.index(_get_cell_label(field, entities.get(cell), cell)) for cell in GRID_CELLS]
+                for entities in by_cell
+            ]
         )
         for field, values in CELL_LABELS.items()
     }
 
 
-def _read_value(field: str, entity: Entity | None, cell: tuple[int, int]) -> object:
+def _get_cell_label(field: str, entity: Entity | None, cell: tuple[int, int]) -> object:
     if field == "cell":
         return cell
-    return EMPTY_CELL if entity is None else getattr(entity, field) or PLAIN_SHAPE
+    return EMPTY_CELL if entity is None else getattr(entity, field) or NO_PART
 
 
 class PairBatch(NamedTuple):
@@ -242,13 +245,13 @@ class PairBatch(NamedTuple):
 
 
 def make_pair_batch(
-    tokenizer: PreTrainedTokenizerFast, rng: Random, images: int, near_misses: int, most: int
+    tokenizer: PreTrainedTokenizerFast, rng: Random, images: int, near_misses: int, max_entities: int
 ) -> PairBatch:
-    """Draw `images` scenes with at most `most` entities, each with a true prompt and `near_misses` false prompts."""
+    """Draw `images` scenes, each with a true prompt and `near_misses` false prompts that are nearly true."""
     scenes: list[Scene] = []
     prompts: list[Prompt] = []
     while len(scenes) < images:
-        scene = sample_scene(rng, most=most)
+        scene = sample_scene(rng, max_entities=max_entities)
         prompt = _sample_training_prompt(rng, scene, truth=True)
         if prompt is not None:
             scenes.append(scene)
@@ -263,7 +266,7 @@ def make_pair_batch(
 
 
 def _sample_training_prompt(rng: Random, scene: Scene, *, truth: bool) -> Prompt | None:
-    prompt = sample_claiming(rng, scene, rng.choice(SKILLS), truth=truth)
+    prompt = sample_claim_prompt(rng, scene, rng.choice(SKILLS), truth=truth)
     return None if prompt is None or is_held_out(prompt.text) else prompt
 
 

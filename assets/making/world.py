@@ -18,6 +18,7 @@ from plumbline.assets.making.accuracy import (
     count_entailed,
     count_filtered,
     measure_clip,
+    measure_judge,
     measure_order,
     measure_pairs,
     measure_sheets,
@@ -27,9 +28,10 @@ from plumbline.assets.making.accuracy import (
     write_sheets,
 )
 from plumbline.assets.making.edits import EDITS_SUITE, write_edits
-from plumbline.assets.making.lessons import METRICS, PLANTED_COLOUR
+from plumbline.assets.making.lessons import PLANTED_COLOUR, QUESTION_METRICS
 from plumbline.assets.making.networks import (
     CLIP_FOLDER,
+    JUDGE_FOLDER,
     NLI_FOLDER,
     VQA_FOLDER,
     WRITER_FOLDER,
@@ -42,6 +44,15 @@ from plumbline.assets.making.networks import (
     save_model,
     save_vqa,
 )
+from plumbline.assets.making.pair_training import (
+    DECODER_PARTS,
+    ContestMaker,
+    compute_contest_loss,
+    extend_network,
+    extend_tokenizer,
+    sample_easy_contest,
+    sample_hard_contest,
+)
 from plumbline.assets.making.signs import SIGNS_SUITE, make_sign_tables
 from plumbline.assets.making.tables import (
     CLIPS_SUITE,
@@ -52,7 +63,7 @@ from plumbline.assets.making.tables import (
     write_tables,
 )
 from plumbline.assets.making.text_training import (
-    HYPOTHESIS_WORDS,
+    HYPOTHESIS_VOCABULARY,
     compute_nli_loss,
     compute_reply_loss,
     make_lesson_batches,
@@ -61,7 +72,7 @@ from plumbline.assets.making.text_training import (
 )
 from plumbline.assets.making.tokens import make_bert_tokenizer, make_clip_tokenizer, make_t5_tokenizer, write_sentences
 from plumbline.assets.making.vqa_training import (
-    MIXTURES,
+    QUESTION_MIXTURES,
     CellReader,
     ExerciseMaker,
     compute_cell_loss,
@@ -73,13 +84,15 @@ from plumbline.assets.making.vqa_training import (
 )
 from plumbline.operators.base.errors import ConfigError, suggest
 from plumbline.operators.models.loading import load
+from plumbline.operators.models.networks.clip_flant5 import load_network
+from plumbline.operators.models.processing import load_tokenizer
 from plumbline.plugins.training.exercises import TRAINED_PARTS, compute_exercise_loss
 from plumbline.plugins.training.loop import Report, StageTrainer, TrainingStage, train
 from plumbline.plugins.training.trainee import train_only
 
 
-def render_card(measured: Mapping[str, Any], recipe: Mapping[str, Any]) -> str:
-    """Render the README from the measurements and the settings."""
+def render_readme(measured: Mapping[str, Any], recipe: Mapping[str, Any]) -> str:
+    """Return the text of assets/README.md, with the measurements and the settings."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,
@@ -93,13 +106,16 @@ def render_card(measured: Mapping[str, Any], recipe: Mapping[str, Any]) -> str:
 SUITE_FOLDER = "shapes"
 PAIRS_PER_QUESTION = 10
 LEARNING_RATE_FACTORS = {"relative_attention_bias": 10.0}
-STAGES: Mapping[str, TrainingStage] = {
+TRAINING_STAGES: Mapping[str, TrainingStage] = {
     "tower": TrainingStage(steps=300, peak=1e-3, size=128),
     "clip": TrainingStage(steps=600, peak=1e-3, size=96, each=2),
     "caption": TrainingStage(steps=500, peak=1e-3, size=64, each=2, quick=LEARNING_RATE_FACTORS),
     "place": TrainingStage(steps=1200, peak=7e-4, size=24, each=4, quick=LEARNING_RATE_FACTORS),
     "relation": TrainingStage(steps=1200, peak=5e-4, size=24, each=4, quick=LEARNING_RATE_FACTORS),
     "question": TrainingStage(steps=6000, peak=6e-4, size=24, each=5, quick=LEARNING_RATE_FACTORS),
+    "judge_decoder": TrainingStage(steps=400, peak=1e-3, size=48),
+    "judge": TrainingStage(steps=1100, peak=3e-4, size=48),
+    "judge_hard": TrainingStage(steps=400, peak=3e-4, size=48),
     "writer": TrainingStage(steps=6000, peak=1.5e-3, size=64),
     "nli": TrainingStage(steps=3000, peak=7e-4, size=96),
 }
@@ -113,8 +129,8 @@ class WorldConfig:
     """Folder to write the benchmarks and models to."""
     seed: int = 0
     """Seed of the benchmark, of the networks' initial weights and of their training data."""
-    steps: tuple[str, ...] = ("data", "video", "signs", "edits", "clip", "vqa", "writer", "nli", "accuracy")
-    """Parts to make: `data`, `video`, `signs`, `edits`, `clip`, `vqa`, `writer`, `nli`, `accuracy`.
+    steps: tuple[str, ...] = ("data", "video", "signs", "edits", "clip", "vqa", "judge", "writer", "nli", "accuracy")
+    """Parts to make: `data`, `video`, `signs`, `edits`, `clip`, `vqa`, `judge`, `writer`, `nli`, `accuracy`.
 
     `accuracy` measures the checkpoints that exist.
     """
@@ -134,14 +150,14 @@ class WorldConfig:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}: expected at least 1, got {getattr(self, name)}")
 
-    def stage(self, name: str) -> TrainingStage:
-        """Return a stage of STAGES, with its steps divided by `shorten`."""
-        stage = STAGES[name]
+    def get_stage(self, name: str) -> TrainingStage:
+        """Return a stage of TRAINING_STAGES, with its steps divided by `shorten`."""
+        stage = TRAINING_STAGES[name]
         return replace(stage, steps=max(1, stage.steps // self.shorten))
 
     @property
     def recipe(self) -> dict[str, int]:
-        return {"seed": self.seed} | {f"{name}_steps": self.stage(name).steps for name in STAGES}
+        return {"seed": self.seed} | {f"{name}_steps": self.get_stage(name).steps for name in TRAINING_STAGES}
 
 
 def make_world(config: WorldConfig, report: Report) -> None:
@@ -159,7 +175,7 @@ def make_data(config: WorldConfig, report: Report) -> None:
     benchmark = make_benchmark(config.seed)
     write_tables(make_benchmark_tables(benchmark), Path(config.output) / SUITE_FOLDER)
     for name, mean in benchmark.true_means.items():
-        report(f"data: {name} meets its prompt in {mean:.1%} of its images")
+        report(f"data: {mean:.1%} of the images by {name} meet all requirements")
 
 
 def make_video(config: WorldConfig, report: Report) -> None:
@@ -182,7 +198,7 @@ def make_clip(config: WorldConfig, report: Report) -> None:
     tokenizer = make_clip_tokenizer(write_sentences(config.seed))
     model = build_clip(tokenizer)
     rng = Random(f"clip/{config.seed}")
-    tower, clip = config.stage("tower"), config.stage("clip")
+    tower, clip = config.get_stage("tower"), config.get_stage("clip")
     reading = StageTrainer(CellReader(model.vision_model), tower)
     train("tower", reading, compute_cell_loss, lambda step: make_cell_batch(rng, tower.size), report)
     freeze_tower(model)
@@ -208,18 +224,38 @@ def make_vqa(config: WorldConfig, report: Report) -> None:
     train_only(model, TRAINED_PARTS)
     maker = ExerciseMaker(tokenizer, Random(f"vqa/{config.seed}"))
     batches = {"caption": maker.make_captions} | {
-        name: partial(maker.make_questions, asked) for name, asked in MIXTURES.items()
+        name: partial(maker.make_questions, asked) for name, asked in QUESTION_MIXTURES.items()
     }
     for name, batch_of in batches.items():
-        stage = config.stage(name)
+        stage = config.get_stage(name)
         train(f"{name}s", StageTrainer(model, stage), compute_exercise_loss, partial(batch_of, stage), report)
-    save_vqa(model, tokenizer, Path(config.output))
+    save_vqa(model, tokenizer, Path(config.output) / VQA_FOLDER)
+
+
+def make_judge(config: WorldConfig, report: Report) -> None:
+    """Train the tiny judge of two images, starting from the saved CLIP-FlanT5."""
+    assets = Path(config.output)
+    tokenizer = load_tokenizer(assets / VQA_FOLDER)
+    model = load_network(assets / VQA_FOLDER, tower=assets / CLIP_FOLDER).float()
+    extend_tokenizer(tokenizer)
+    extend_network(model, tokenizer)
+    easy = ContestMaker(tokenizer, Random(f"judge/{config.seed}"), sample_easy_contest)
+    hard = ContestMaker(tokenizer, Random(f"judge_hard/{config.seed}"), sample_hard_contest)
+    for name, parts, maker in (
+        ("judge_decoder", DECODER_PARTS, easy),
+        ("judge", TRAINED_PARTS, easy),
+        ("judge_hard", TRAINED_PARTS, hard),
+    ):
+        train_only(model, parts)
+        stage = config.get_stage(name)
+        train(name, StageTrainer(model, stage), compute_contest_loss, partial(maker.make_batch, stage), report)
+    save_vqa(model, tokenizer, assets / JUDGE_FOLDER)
 
 
 def make_writer(config: WorldConfig, report: Report) -> None:
     """Train the tiny language model that writes the questions of Gecko, TIFA, DSG and VQ2."""
     tokenizer = make_writer_tokenizer(config.seed)
-    model, stage = build_writer(tokenizer), config.stage("writer")
+    model, stage = build_writer(tokenizer), config.get_stage("writer")
     batches = make_lesson_batches(tokenizer, Random(f"writer/{config.seed}"), stage.size)
     train("writer", StageTrainer(model, stage), compute_reply_loss, lambda step: next(batches), report)
     save_model(model, tokenizer, Path(config.output) / WRITER_FOLDER)
@@ -227,8 +263,8 @@ def make_writer(config: WorldConfig, report: Report) -> None:
 
 def make_nli(config: WorldConfig, report: Report) -> None:
     """Train the tiny NLI model that catches hallucinated questions."""
-    tokenizer = make_bert_tokenizer([*write_sentences(config.seed), HYPOTHESIS_WORDS])
-    model, stage = build_nli(tokenizer), config.stage("nli")
+    tokenizer = make_bert_tokenizer([*write_sentences(config.seed), HYPOTHESIS_VOCABULARY])
+    model, stage = build_nli(tokenizer), config.get_stage("nli")
     rng = Random(f"nli/{config.seed}")
     train(
         "nli",
@@ -245,26 +281,27 @@ def make_accuracy(config: WorldConfig, report: Report) -> None:
     assets = Path(config.output)
     benchmark = make_benchmark(config.seed)
     vqa = load(resolve_checkpoint(assets, VQA_FOLDER), "likelihood")
+    judge = load(resolve_checkpoint(assets, JUDGE_FOLDER), "likelihood")
     clip = load(resolve_checkpoint(assets, CLIP_FOLDER), "similarity")
     measured = {
         "vqa": measure_vqa(vqa, sample_held_out_questions(config.seed, config.questions_each)),
         "order": measure_order(vqa, config.seed, config.questions_each),
+        "judge": measure_judge(judge, config.seed, config.questions_each),
         "clip": measure_clip(clip, config.seed, config.questions_each),
         "true_mean_by_generator": {name: round(mean, 4) for name, mean in benchmark.true_means.items()},
         **_measure_text_models(config, benchmark),
     }
     (assets / "accuracy.json").write_text(json.dumps(measured, indent=2) + "\n")
-    (assets / "README.md").write_text(render_card(measured, config.recipe))
+    (assets / "README.md").write_text(render_readme(measured, config.recipe))
     for kind in ("vqa", "clip", "writer"):
         for name, share in measured[kind].items():
             report(f"accuracy: {kind} {name} {share['accuracy']:.1%} of {share['n']}")
 
 
 def _measure_text_models(config: WorldConfig, benchmark: Benchmark) -> dict[str, Any]:
-    """Return measurements of the writer, of the filters on hallucinated questions, and of the NLI model, by name."""
     writer = load(resolve_checkpoint(Path(config.output), WRITER_FOLDER), "generate")
     nli = load(resolve_checkpoint(Path(config.output), NLI_FOLDER), "entailment")
-    sheets = {metric: write_sheets(writer, metric, benchmark.prompts) for metric in METRICS}
+    sheets = {metric: write_sheets(writer, metric, benchmark.prompts) for metric in QUESTION_METRICS}
     return {
         "writer": {metric: measure_sheets(written) for metric, written in sheets.items()},
         "hallucinations": {
@@ -282,6 +319,7 @@ MAKE_FUNCTIONS: Mapping[str, Callable[[WorldConfig, Report], None]] = {
     "edits": make_edit_world,
     "clip": make_clip,
     "vqa": make_vqa,
+    "judge": make_judge,
     "writer": make_writer,
     "nli": make_nli,
     "accuracy": make_accuracy,
