@@ -1,4 +1,4 @@
-"""Scorers with Python environments of their own, which uv makes."""
+"""Scorers that each run in their own Python environment, which uv creates."""
 
 from pathlib import Path
 

@@ -25,7 +25,7 @@ from plumbline.operators.base.bounds import BoundsChecked, Seconds
 from plumbline.operators.base.errors import ConfigError, PlumblineError, hide_secrets
 
 LOG = logging.getLogger(__name__)
-NOTICE_SECONDS = 30.0
+SECONDS_BETWEEN_NOTICES = 30.0
 """Seconds between the messages that uv is still at work."""
 MAX_PACKAGES = 100
 """Maximum number of packages that a configuration lists."""
@@ -46,7 +46,7 @@ PLATFORM_NAME = f"{sys.platform}-{platform.machine()}"
 
 
 class EnvironmentFailed(PlumblineError):
-    """A failure to make an environment; the same command may succeed later."""
+    """Raised if an environment cannot be made; the same command may succeed later."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,8 +120,8 @@ class Environment(NamedTuple):
             with tempfile.TemporaryDirectory(prefix=".making-", dir=folder) as making:
                 draft, pins = Path(making) / "environment", Path(making) / "pins.txt"
                 pins.write_text("\n".join(self.pins))
-                python_options = ("--relocatable", "--python", self.python_version)
-                _run_uv(work, "venv", *python_options, str(draft), timeout=self.install_timeout)
+                base = ("--relocatable", "--python", _choose_interpreter(self.python_version))
+                _run_uv(work, "venv", *base, str(draft), timeout=self.install_timeout)
                 into = ("--python", str(draft / "bin" / "python"))
                 _run_uv(work, "pip", "install", *into, "--no-deps", "-r", str(pins), timeout=self.install_timeout)
                 size = sum(file.lstat().st_size for file in draft.rglob("*") if file.is_file())
@@ -132,7 +132,7 @@ class Environment(NamedTuple):
         if not python.exists():
             raise EnvironmentFailed(f"{target}: expected an environment, found something else; delete this folder")
         LOG.warning(
-            "made an environment of %d packages in %.0f seconds: %s MB in %s",
+            "created an environment of %d packages in %.0f seconds; it uses %s MB in %s",
             len(self.pins), time.monotonic() - started, f"{size / 1e6:,.0f}", target,
         )  # fmt: skip
         return python
@@ -148,7 +148,7 @@ def resolve_environment(config: EnvironmentConfig) -> Environment:
     try:
         kept = _open_folder(config.folder) / f"{_compute_digest(python_version, sorted(wanted))}.txt"
         if not kept.exists():
-            options = ("--python-version", python_version, "--no-header", "--no-annotate")
+            options = ("--python", sys.executable, "--python-version", python_version, "--no-header", "--no-annotate")
             work = f"resolving {', '.join(wanted)}"[:MAX_REASON_CHARACTERS]
             text = "\n".join(wanted)
             found = _run_uv(work, "pip", "compile", "-", *options, text=text, timeout=config.install_timeout)
@@ -169,6 +169,12 @@ def _open_folder(folder: str) -> Path:
     return opened
 
 
+def _choose_interpreter(python_version: str) -> str:
+    """Return this process's interpreter if its version fits, or else the version, so that uv looks for one."""
+    own = platform.python_version_tuple()
+    return sys.executable if [*own][: python_version.count(".") + 1] == python_version.split(".") else python_version
+
+
 def _compute_digest(python_version: str, packages: "tuple[str, ...] | list[str]") -> str:
     return sha256(json.dumps([python_version, PLATFORM_NAME, packages]).encode()).hexdigest()[:16]
 
@@ -176,8 +182,8 @@ def _compute_digest(python_version: str, packages: "tuple[str, ...] | list[str]"
 def _run_uv(work: str, *words: str, text: str = "", timeout: float) -> str:
     """Run uv in an empty folder, so that uv reads no project's settings, and return uv's output.
 
-    A message repeats `work`, the description of what uv is doing, every NOTICE_SECONDS. Raises EnvironmentFailed if uv
-    fails or takes longer than `timeout` seconds.
+    A message repeats `work`, the description of what uv is doing, every SECONDS_BETWEEN_NOTICES.
+    Raises EnvironmentFailed if uv fails or takes longer than `timeout` seconds.
     """
     uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
     if uv is None:
@@ -208,11 +214,10 @@ def _run_uv(work: str, *words: str, text: str = "", timeout: float) -> str:
 
 
 def _wait_for_output(process: "subprocess.Popen[str]", work: str, text: str, timeout: float) -> tuple[str, str]:
-    """Return the process's output and its messages; raise EnvironmentFailed if it takes more than `timeout` seconds."""
     given: str | None = text
     waited = 0.0
     while True:
-        step = min(NOTICE_SECONDS, timeout - waited)
+        step = min(SECONDS_BETWEEN_NOTICES, timeout - waited)
         try:
             return process.communicate(given, timeout=step)
         except subprocess.TimeoutExpired as error:

@@ -10,10 +10,10 @@ from PIL import Image
 from plumbline.operators.base.errors import REMEDIES_BY_KIND, ConfigError, HopelessRow, RowError
 from plumbline.operators.metrics.function import (
     MODULE_NAME_PATTERN,
-    Call,
-    Description,
     FunctionDeclaration,
-    Source,
+    FunctionDescription,
+    ImageFunction,
+    SourceFunction,
     check_parameters,
     make_missing_function_error,
     metric,
@@ -31,7 +31,7 @@ class EnvironmentFunction(NamedTuple):
     name: str
     location: str
     environment: Environment
-    source: Source | None
+    source: SourceFunction | None
     """Text of the file that defines the function; None if a package of the environment defines it."""
 
     @property
@@ -47,11 +47,11 @@ class EnvironmentFunction(NamedTuple):
     def packages(self) -> tuple[str, ...]:
         return (f"python=={self.environment.python_version}", *self.environment.pins)
 
-    def describe(self) -> Description:
+    def describe(self) -> FunctionDescription:
         """Load the function in its environment and describe it; raise ConfigError if it cannot be used."""
-        return _describe(self)
+        return _load_description(self)
 
-    def open(self, *, batches: bool) -> Call:
+    def open(self, *, batches: bool) -> ImageFunction:
         return partial(_call_worker, self.make_worker(), f"{self.name} of {self.location}", batches)
 
     def make_worker(self) -> Worker:
@@ -60,7 +60,7 @@ class EnvironmentFunction(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _describe(function: EnvironmentFunction) -> Description:
+def _load_description(function: EnvironmentFunction) -> FunctionDescription:
     """Load a function in a worker and return its description; raise ConfigError if it cannot be used.
 
     The description is cached, because a command plans several times, and loading takes seconds.
@@ -70,7 +70,7 @@ def _describe(function: EnvironmentFunction) -> Description:
         found = worker.describe()
     except WorkerDied as error:
         raise ConfigError(
-            f"metric {function.location}: {error}, while loading; correct the file or packages"
+            f"metric {function.location}: {error} while being loaded; correct the file or packages"
         ) from error
     except EnvironmentFailed as error:
         raise ConfigError(f"metric {function.location}: environment: {error}") from error
@@ -83,13 +83,13 @@ def _describe(function: EnvironmentFunction) -> Description:
     check_parameters(function.location, function.name, found["other_parameters"])
     declared = found["declared"] or FunctionDeclaration()
     checked = metric(**dict(zip(FunctionDeclaration._fields, declared, strict=True)))(lambda: None)
-    return Description(getattr(checked, DECLARATION_ATTRIBUTE), str(found["about"]))
+    return FunctionDescription(getattr(checked, DECLARATION_ATTRIBUTE), str(found["about"]))
 
 
 def _call_worker(
     worker: Worker, where: str, batches: bool, images: Sequence[Image.Image], texts: Sequence[str]
 ) -> list[Any]:
-    """Return the function's value for each image; raise HopelessRow with an error for the rows if there are none."""
+    """Return the function's value for each image; raise HopelessRow with the error if the worker returns no values."""
     try:
         reply = worker.call(images, texts, batches=batches)
     except EnvironmentFailed as error:
@@ -105,7 +105,7 @@ def _call_worker(
 
 
 def make_environment_function(named: str, environment: Environment) -> EnvironmentFunction:
-    """Return the function that `named` gives as FILE.py:NAME or PACKAGE.MODULE:NAME.
+    """Return the function with this name, which has the form FILE.py:NAME or PACKAGE.MODULE:NAME.
 
     Raises ConfigError if the file cannot be read.
     """

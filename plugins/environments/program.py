@@ -30,11 +30,10 @@ MAX_TEXT_CHARACTERS = 300
 """Maximum number of characters sent of a docstring, or of a text that a function returned."""
 
 
-class Function:
+class LoadedFunction:
     """A loaded function, with the replies to the two kinds of requests: to describe the function, and to call it."""
 
     def __init__(self, name: str, location: str, text: str | None, file: str) -> None:
-        """Load a function from a source text, or from an installed module if `text` is None."""
         self.file = file
         module = importlib.import_module(location) if text is None else user_code.import_text(text, file, "")
         self.function = vars(module).get(name)
@@ -56,13 +55,12 @@ class Function:
                 values = list(self.function(list(images), list(texts)))
             else:
                 values = list(map(self.function, images, texts))
-            return {"values": [_make_plain(value) for value in values]}
+            return {"values": [_convert_to_plain(value) for value in values]}
         except (Exception, SystemExit) as error:
             return {"raised": user_code.describe_error(error, self.file)}
 
 
-def _make_plain(value: Any) -> float | str | None:
-    """Return a number, a text or None unchanged, and a description of any other value."""
+def _convert_to_plain(value: Any) -> float | str | None:
     number = user_code.to_float(value)
     if math.isfinite(number) or isinstance(value, float):
         return number
@@ -83,8 +81,7 @@ def _declare(
     return declare
 
 
-def _serve() -> None:
-    """Answer the requests that arrive on the standard input until it ends."""
+def _answer_requests() -> None:
     from multiprocessing.connection import Connection
 
     from PIL import Image
@@ -97,7 +94,7 @@ def _serve() -> None:
         stand_in: Any = ModuleType("plumbline")
         stand_in.metric = _declare
         sys.modules["plumbline"] = stand_in
-    function: Function | None = None
+    function: LoadedFunction | None = None
     while True:
         try:
             request = json.loads(requests.recv_bytes())
@@ -105,7 +102,7 @@ def _serve() -> None:
             return
         if function is None:
             try:
-                function = Function(**request)
+                function = LoadedFunction(**request)
                 reply = function.describe()
             except (Exception, SystemExit) as error:
                 reply = {"raised": user_code.describe_error(error, request["file"])}
@@ -116,4 +113,4 @@ def _serve() -> None:
 
 
 if __name__ == "__main__":
-    _serve()
+    _answer_requests()

@@ -26,7 +26,7 @@ from typing import Any
 from PIL import Image
 
 from plumbline.operators.base.batches import is_device_lost
-from plumbline.operators.base.errors import PlumblineError, hide_secrets, printable
+from plumbline.operators.base.errors import PlumblineError, hide_secrets, replace_invisible
 from plumbline.operators.metrics import user_code
 from plumbline.plugins.environments.environments import Environment
 
@@ -40,26 +40,26 @@ image that crashes the worker.
 """
 MAX_QUOTED_OUTPUT_CHARACTERS = 200
 """Maximum number of characters quoted from a worker's output."""
-MAX_LINE_BYTES = 10_000
+OUTPUT_BYTES_AT_ONCE = 10_000
 """Number of bytes of a worker's output that are read at once."""
 
 
 class WorkerDied(PlumblineError):
-    """A failure of a worker: it ended, timed out, or sent something other than a reply."""
+    """Raised if a worker ends, takes too long, or sends something other than a reply."""
 
 
 class Worker:
     """A function in an environment of its own; its process is started when a request needs one."""
 
     def __init__(self, environment: Environment, source: Mapping[str, Any]) -> None:
-        """Prepare for the function described by `source`, the arguments of program.Function."""
+        """Prepare for the function described by `source`, the arguments of program.LoadedFunction."""
         self.environment, self.source = environment, source
         self._lock = threading.Lock()
         self._process: _Process | None = None
         self._deaths = 0
 
     def describe(self) -> dict[str, Any]:
-        """Return the worker's description of the function, as program.Function makes it.
+        """Return the worker's description of the function, as program.LoadedFunction makes it.
 
         Raises WorkerDied or EnvironmentFailed if the worker sends no description.
         """
@@ -96,7 +96,7 @@ class Worker:
     def _start(self) -> "_Process":
         if self._process is None:
             if self._deaths >= MAX_DEATHS_IN_A_ROW:
-                raise WorkerDied(f"ended {MAX_DEATHS_IN_A_ROW} processes in a row, and no other is started")
+                raise WorkerDied(f"ended {MAX_DEATHS_IN_A_ROW} processes in a row, so no further process is started")
             process = self._process = _Process(self.environment.ensure_python())
             process.described = self._ask(process, self.source)
         return self._process
@@ -113,8 +113,6 @@ class Worker:
 
 
 class _Process:
-    """The process of a running worker, with the pipes to it and the last lines of its output."""
-
     def __init__(self, python: Path) -> None:
         # -I: neither PYTHONPATH nor the folder of the file may hide the environment's packages. In a session of its
         # own, the worker does not receive the interrupt key, and its children end with it.
@@ -133,7 +131,7 @@ class _Process:
         self.output: deque[bytes] = deque(maxlen=2)
         self.reader = threading.Thread(target=_keep_last_lines, args=(self.popen.stderr, self.output), daemon=True)
         self.reader.start()
-        self.end = weakref.finalize(self, _end, self.popen, self.requests, self.replies)
+        self.end = weakref.finalize(self, _end_process, self.popen, self.requests, self.replies)
         self.described: dict[str, Any] = {}
 
     def ask(self, request: Mapping[str, Any], images: Sequence[Image.Image], timeout: float) -> dict[str, Any]:
@@ -141,7 +139,7 @@ class _Process:
 
         def interrupt() -> None:
             late.set()
-            _kill(self.popen)  # whatever waits for the worker's pipes now gets an error
+            _kill_process(self.popen)  # whatever waits for the worker's pipes now gets an error
 
         timer = threading.Timer(timeout, interrupt)
         timer.daemon = True
@@ -169,7 +167,7 @@ class _Process:
         self.reader.join(timeout=1)
         code = self.popen.poll()
         how = f"exit code {code}" if code is None or code >= 0 else f"signal {signal.Signals(-code).name}"
-        printed = printable(" ".join(b" ".join(self.output).decode(errors="replace").split()))
+        printed = replace_invisible(" ".join(b" ".join(self.output).decode(errors="replace").split()))
         last = f" after printing {hide_secrets(printed)[-MAX_QUOTED_OUTPUT_CHARACTERS:]!r}" if printed else ""
         return f"ended its process ({how}){last}"
 
@@ -177,18 +175,17 @@ class _Process:
 def _keep_last_lines(stream: Any, output: deque[bytes]) -> None:
     """Read a worker's output, so that the worker never waits for a reader, and keep the last lines."""
     with stream, suppress(ValueError, OSError):
-        while line := stream.readline(MAX_LINE_BYTES):
+        while line := stream.readline(OUTPUT_BYTES_AT_ONCE):
             output.append(line)
 
 
-def _kill(popen: "subprocess.Popen[bytes]") -> None:
+def _kill_process(popen: "subprocess.Popen[bytes]") -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(popen.pid, signal.SIGKILL)
 
 
-def _end(popen: "subprocess.Popen[bytes]", requests: Connection, replies: Connection) -> None:
-    """End a worker with its children, and close its pipes."""
-    _kill(popen)
+def _end_process(popen: "subprocess.Popen[bytes]", requests: Connection, replies: Connection) -> None:
+    _kill_process(popen)
     popen.wait()
     requests.close()
     replies.close()

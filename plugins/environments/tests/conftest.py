@@ -11,7 +11,7 @@ from plugins.environments.tests.wheels import copy_installed, write_wheel
 
 @pytest.fixture(autouse=True, scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Yield a folder of wheels, all that uv uses: a scorer in two versions, a package that needs one, and Pillow."""
+    """Yield the folder of all wheels that uv may use: a scorer in two versions, its dependant `newer`, and Pillow."""
     folder = tmp_path_factory.mktemp("wheels")
     for version in (1, 2):
         write_wheel(folder, "tinyscorer", f"{version}.0", SCORER_CODE.format(value=version))
@@ -27,5 +27,4 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.fixture(scope="module")
 def environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder for environments, shared by the tests of this module."""
     return tmp_path_factory.mktemp("environments")

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from tests.bench_of import Bench, prompts
-from tests.commands import newest
+from tests.bench_of import Bench, read_prompt_rows
+from tests.commands import find_newest_run_folder
 
 N_PROMPTS = 9
-TEXTS = {prompt["prompt_id"]: str(prompt["text"]) for prompt in prompts(N_PROMPTS)}
+TEXT_BY_PROMPT = {prompt["prompt_id"]: str(prompt["text"]) for prompt in read_prompt_rows(N_PROMPTS)}
 SCORER_CODE = """
 def rate(image, prompt):
     return {value} + len(prompt) / 1000
@@ -66,4 +66,4 @@ def choose(name: str, folder: Path, *packages: str, timeout: float = 60) -> str:
 
 
 def read_scores(bench: Bench) -> pd.DataFrame:
-    return pd.read_parquet(newest(bench.store.place.url) / "scores.parquet")
+    return pd.read_parquet(find_newest_run_folder(bench.store.place.url) / "scores.parquet")

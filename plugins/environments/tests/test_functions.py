@@ -14,15 +14,22 @@ import pandas as pd
 import pytest
 
 import plumbline
-from plugins.environments.tests.scorers import BAD_SCORERS_CODE, N_PROMPTS, SCORER_CODE, TEXTS, choose, read_scores
+from plugins.environments.tests.scorers import (
+    BAD_SCORERS_CODE,
+    N_PROMPTS,
+    SCORER_CODE,
+    TEXT_BY_PROMPT,
+    choose,
+    read_scores,
+)
 from plugins.environments.tests.wheels import write_wheel
 from plumbline.jobs.command import get_command, load_values
 from plumbline.jobs.overrides import expand_key
 from plumbline.operators.base.errors import ConfigError
 from plumbline.plugins.environments import environments as environments_module
 from plumbline.plugins.environments.environments import EnvironmentConfig, resolve_environment
-from tests.bench_of import Bench, images, run_plan, run_tables
-from tests.commands import newest, refusal
+from tests.bench_of import Bench, read_image_rows, read_run_tables, run_plan
+from tests.commands import find_newest_run_folder, run_refused
 from tests.environment import ROOT
 
 NOISY_CODE = """
@@ -38,11 +45,11 @@ def noisy(image, prompt):
 PLAN_AND_RUN_SCRIPT = """
 import shutil, sys
 from tests.bench_of import run_plan
-from tests.commands import config_of
+from tests.commands import load_job_config
 from plumbline.pipelines.sweeps.planning import plan_sweep
 
 folder, *words = sys.argv[1:]
-planned = plan_sweep(config_of("sweep", *words))
+planned = plan_sweep(load_job_config("sweep", *words))
 shutil.rmtree(folder)
 print(run_plan(planned).folder)
 """
@@ -62,15 +69,17 @@ def test_two_scorers_with_conflicting_packages_score_the_same_images(environment
         rows = scores[scores["metric"] == name]
         assert len(rows) == 2 * N_PROMPTS
         assert [row.score for row in rows.itertuples()] == [
-            version + len(TEXTS[row.prompt_id]) / 1000 for row in rows.itertuples()
+            version + len(TEXT_BY_PROMPT[row.prompt_id]) / 1000 for row in rows.itertuples()
         ]
     assert scores.query("metric == 'edge_density'")["score"].notna().all()
-    recorded = json.loads((newest(bench.store.place.url) / "manifest.json").read_text())["config"]["metrics"]
+    recorded = json.loads((find_newest_run_folder(bench.store.place.url) / "manifest.json").read_text())["config"][
+        "metrics"
+    ]
     assert {"tinyscorer==1.0"} < set(recorded["old"]["code"]["packages"])
     assert not bench.plan().plan.missing
 
 
-def test_other_packages_compute_the_scores_again_and_another_wording_does_not(
+def test_scores_are_recomputed_for_other_package_versions_but_not_for_another_requirement(
     environments: Path, tmp_path: Path
 ) -> None:
     bench = Bench(tmp_path, "metric=[tinyscorer:rate]", generators=["atlas"], count=N_PROMPTS)
@@ -80,7 +89,9 @@ def test_other_packages_compute_the_scores_again_and_another_wording_does_not(
     assert {cell.recipe.stage for cell in planned.plan.missing} == {"function_values", "scores"}
 
 
-def test_what_packages_print_reaches_no_score_and_images_arrive_unchanged(environments: Path, tmp_path: Path) -> None:
+def test_output_of_packages_does_not_affect_scores_and_images_arrive_unchanged(
+    environments: Path, tmp_path: Path
+) -> None:
     (tmp_path / "noise.py").write_text(NOISY_CODE)
     (tmp_path / "quiet.py").write_text(NOISY_CODE.replace("noisy", "quiet").replace("print(", "str("))
     metric = f"metric=[{tmp_path}/noise.py:noisy,{tmp_path}/quiet.py:quiet]"
@@ -90,7 +101,7 @@ def test_what_packages_print_reaches_no_score_and_images_arrive_unchanged(enviro
     assert len(wide) == N_PROMPTS and (wide["noisy"] == wide["quiet"]).all() and wide["noisy"].nunique() > 1
 
 
-def test_a_worker_that_dies_costs_the_rows_that_it_died_on(environments: Path, tmp_path: Path) -> None:
+def test_only_the_rows_on_which_a_worker_dies_have_no_score(environments: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text(BAD_SCORERS_CODE)
     names = ("dies", "always", "talks", "floods")
     metric = f"metric=[{','.join(f'{tmp_path}/bad.py:{name}' for name in names)},edge_density]"
@@ -99,8 +110,8 @@ def test_a_worker_that_dies_costs_the_rows_that_it_died_on(environments: Path, t
     assert bench.run("max_failed=1").code == 2
     scores = read_scores(bench)
     for row in scores.query("metric == 'dies'").itertuples():
-        unlucky = len(TEXTS[row.prompt_id]) % 3 == 0
-        assert pd.isna(row.score) if unlucky else row.score == len(TEXTS[row.prompt_id])
+        unlucky = len(TEXT_BY_PROMPT[row.prompt_id]) % 3 == 0
+        assert pd.isna(row.score) if unlucky else row.score == len(TEXT_BY_PROMPT[row.prompt_id])
         assert (row.error and row.error["kind"]) == ("worker_died" if unlucky else None)
         assert not unlucky or (row.error["retryable"] and "SIGKILL" in row.error["message"])
         assert not unlucky or "out of luck" in row.error["message"]
@@ -108,26 +119,32 @@ def test_a_worker_that_dies_costs_the_rows_that_it_died_on(environments: Path, t
         errors = scores[scores["metric"] == name]["error"]
         assert {error["kind"] for error in errors} == {"worker_died"}
         messages = [error["message"] for error in errors]
-        assert len(messages) == 2 * N_PROMPTS and all(said in one or "no other is started" in one for one in messages)
-        assert any(said in one for one in messages) and any("no other is started" in one for one in messages)
+        assert len(messages) == 2 * N_PROMPTS and all(
+            said in one or "no further process is started" in one for one in messages
+        )
+        assert any(said in one for one in messages) and any("no further process is started" in one for one in messages)
     assert scores.query("metric == 'edge_density'")["score"].notna().all()
 
 
-def test_exceptions_and_unusable_values_are_reported_as_of_any_function(environments: Path, tmp_path: Path) -> None:
+def test_errors_are_reported_in_the_same_way_with_and_without_an_environment(
+    environments: Path, tmp_path: Path
+) -> None:
     (tmp_path / "bad.py").write_text(BAD_SCORERS_CODE)
     words = (f"metric=[{tmp_path}/bad.py:batched]", choose("batched", environments, "tinyscorer"))
     bench = Bench(tmp_path, *words, generators=["atlas"], count=N_PROMPTS)
     assert bench.run("max_failed=1").code == 2
     line = BAD_SCORERS_CODE.splitlines().index('        raise KeyError("three")') + 1
     for row in read_scores(bench).itertuples():
-        length = len(TEXTS[row.prompt_id])
+        length = len(TEXT_BY_PROMPT[row.prompt_id])
         kind = "function_failed" if length % 3 == 0 else "unusable_value" if length % 4 < 2 or length > 50 else None
         assert (row.error and row.error["kind"]) == kind
         assert kind or row.score == length
         assert kind != "function_failed" or row.error["message"].endswith(
             f"KeyError: 'three' at line {line}; correct the function"
         )
-    assert json.loads((newest(bench.store.place.url) / "manifest.json").read_text())["lower_is_better"] == ["batched"]
+    assert json.loads((find_newest_run_folder(bench.store.place.url) / "manifest.json").read_text())[
+        "lower_is_better"
+    ] == ["batched"]
 
 
 def test_a_process_that_lost_its_gpu_is_replaced(environments: Path, tmp_path: Path) -> None:
@@ -136,12 +153,12 @@ def test_a_process_that_lost_its_gpu_is_replaced(environments: Path, tmp_path: P
     bench = Bench(tmp_path, *words, generators=["atlas"], count=N_PROMPTS)
     assert bench.run("max_failed=1").code == 2
     for row in read_scores(bench).itertuples():
-        length = len(TEXTS[row.prompt_id])
+        length = len(TEXT_BY_PROMPT[row.prompt_id])
         assert pd.isna(row.score) if length % 3 == 0 else row.score == length
         assert (row.error and row.error["kind"]) == ("function_failed" if length % 3 == 0 else None)
 
 
-def test_a_function_that_hangs_is_ended_after_its_time(environments: Path, tmp_path: Path) -> None:
+def test_a_function_that_hangs_is_ended_at_the_time_limit(environments: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text(BAD_SCORERS_CODE)
     words = (f"metric=[{tmp_path}/bad.py:hangs]", choose("hangs", environments, "tinyscorer", timeout=0.5))
     bench = Bench(tmp_path, *words, generators=["atlas"], count=2)
@@ -173,14 +190,14 @@ def test_resolved_packages_are_kept_until_their_folder_is_deleted(index: Path, t
 
 def test_a_new_environment_is_announced_with_its_size(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     python = resolve_environment(EnvironmentConfig(packages=("tinyscorer",), folder=str(tmp_path))).ensure_python()
-    said = rf"made an environment of 2 packages in \d+ seconds: \d+ MB in {python.parents[1]}"
+    said = rf"created an environment of 2 packages in \d+ seconds; it uses \d+ MB in {python.parents[1]}"
     assert [re.fullmatch(said, line) is not None for line in caplog.messages] == [True]
 
 
-def test_a_silent_index_is_given_up_after_the_time_limit_and_reported_until_then(
+def test_a_package_index_that_does_not_answer_is_reported_until_the_time_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(environments_module, "NOTICE_SECONDS", 0.2)
+    monkeypatch.setattr(environments_module, "SECONDS_BETWEEN_NOTICES", 0.2)
     monkeypatch.delenv("UV_NO_INDEX")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("UV_DEFAULT_INDEX", f"http://me:secret@127.0.0.1:{silent.getsockname()[1]}/simple")
@@ -192,7 +209,9 @@ def test_a_silent_index_is_given_up_after_the_time_limit_and_reported_until_then
     ]
 
 
-def test_an_environment_that_cannot_be_made_costs_only_its_own_rows(index: Path, tmp_path: Path) -> None:
+def test_if_an_environment_cannot_be_made_only_the_rows_of_its_metric_have_no_score(
+    index: Path, tmp_path: Path
+) -> None:
     """After the sweep is planned, the environment's interpreter and the package's only wheel are deleted."""
     write_wheel(index, "fleeting", "1.0", SCORER_CODE.format(value=1))
     folder = tmp_path / "environments"
@@ -201,7 +220,7 @@ def test_an_environment_that_cannot_be_made_costs_only_its_own_rows(index: Path,
     planned = bench.plan()
     for path in (*folder.glob("*/bin/python"), index / "fleeting-1.0-py3-none-any.whl"):
         path.unlink()
-    scores = run_tables(run_plan(planned))["scores"]
+    scores = read_run_tables(run_plan(planned))["scores"]
     failed, others = scores.query("metric == 'rate'"), scores.query("metric == 'edge_density'")
     assert {error["kind"] for error in failed["error"]} == {"environment_failed"} and len(failed) == N_PROMPTS
     assert all(error["retryable"] for error in failed["error"]) and others["score"].notna().all()
@@ -209,28 +228,28 @@ def test_an_environment_that_cannot_be_made_costs_only_its_own_rows(index: Path,
 
 @pytest.mark.slow
 def test_workers_on_ray_make_the_environment_and_run_the_function_in_it(tmp_path: Path) -> None:
-    """The sweep has a Ray of its own, whose workers have the index in their environment variables."""
+    """The sweep starts its own Ray cluster, whose workers find the package index in their environment variables."""
     (tmp_path / "bad.py").write_text(BAD_SCORERS_CODE)
     folder = tmp_path / "environments"
     names = {"rate": "tinyscorer:rate", "dies": f"{tmp_path}/bad.py:dies"}
     words = (f"metric=[{','.join(names.values())}]", *(choose(name, folder, "tinyscorer==1.0") for name in names))
     bench = Bench(tmp_path, *words, generators=["atlas"], count=N_PROMPTS)
-    command = [sys.executable, "-c", PLAN_AND_RUN_SCRIPT, str(folder), *bench.line("cluster=local")]
+    command = [sys.executable, "-c", PLAN_AND_RUN_SCRIPT, str(folder), *bench.list_words("cluster=local")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr
     assert len([*folder.glob("*/bin/python")]) == 1
     for row in pd.read_parquet(f"{done.stdout.split()[-1]}/scores.parquet").itertuples():
-        length = len(TEXTS[row.prompt_id])
+        length = len(TEXT_BY_PROMPT[row.prompt_id])
         dead = row.metric == "dies" and length % 3 == 0
         assert pd.isna(row.score) if dead else row.score == (length if row.metric == "dies" else 1 + length / 1000)
         assert (row.error and row.error["kind"]) == ("worker_died" if dead else None)
 
 
-def test_a_function_that_is_named_in_python_has_its_environment_there_too(environments: Path, tmp_path: Path) -> None:
+def test_a_scorer_in_python_runs_a_function_in_its_environment(environments: Path, tmp_path: Path) -> None:
     (tmp_path / "two words.py").write_text(
         "import tinyscorer\n\ndef old(image, prompt): return tinyscorer.rate(image, '')\n"
     )
-    image = images("atlas", 1)[0]["image"]
+    image = read_image_rows("atlas", 1)[0]["image"]
 
     def score(*packages: str) -> list[float]:
         option = choose("old", environments, *packages)
@@ -247,11 +266,11 @@ def test_a_function_that_is_named_in_python_has_its_environment_there_too(enviro
     ]
 
 
-def test_an_ended_program_leaves_no_worker(environments: Path, tmp_path: Path) -> None:
+def test_no_worker_keeps_running_after_the_program_ends(environments: Path, tmp_path: Path) -> None:
     file = tmp_path / "pid.py"
     file.write_text("import os\n\ndef pid(image, prompt):\n    return os.getpid()\n")
     scorer = plumbline.open_scorer("models=shapes", choose("pid", environments, "tinyscorer"), metrics=f"{file}:pid")
-    scores = scorer.score([images("atlas", 1)[0]["image"]], ["any"])
+    scores = scorer.score([read_image_rows("atlas", 1)[0]["image"]], ["any"])
     worker = int(scores["score"][0])
     assert worker != os.getpid()
     os.kill(worker, 0)
@@ -260,7 +279,7 @@ def test_an_ended_program_leaves_no_worker(environments: Path, tmp_path: Path) -
         os.kill(worker, 0)
 
 
-def test_every_command_of_the_page_is_composed() -> None:
+def test_every_command_in_the_readme_has_a_valid_configuration() -> None:
     text = re.sub(r" *\\\n *", " ", (ROOT / "plugins/environments/README.md").read_text())
     commands = [shlex.split(line) for line in re.findall(r"^    plumbline (.*)$", text, re.MULTILINE)]
     for job, *words in commands:
@@ -269,7 +288,7 @@ def test_every_command_of_the_page_is_composed() -> None:
     assert len(commands) == 3
 
 
-REFUSED = [
+REFUSED_ENVIRONMENTS = [
     ('{{packages: ["tinyscorer==9"]}}', "there is no version of tinyscorer==9"),
     ('{{packages: ["newer", "tinyscorer==1.0"]}}', "newer depend on tinyscorer==2.0"),
     ('{{packages: ["absent-package"]}}', "absent-package was not found"),
@@ -286,7 +305,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("environment", "said"), REFUSED)
+@pytest.mark.parametrize(("environment", "said"), REFUSED_ENVIRONMENTS)
 def test_an_invalid_environment_is_refused_in_one_line_before_any_work(
     environment: str, said: str, tmp_path: Path
 ) -> None:
@@ -294,7 +313,7 @@ def test_an_invalid_environment_is_refused_in_one_line_before_any_work(
     if given.startswith("{"):
         given = f"{given[:-1]}, folder: {tmp_path}/environments}}"
     words = (f"images={tmp_path}", f"store={tmp_path}/store", "models=shapes", "metric=tinyscorer:rate")
-    line = refusal("score", *words, f"metrics.rate.environment={given}", code=64)
+    line = run_refused("score", *words, f"metrics.rate.environment={given}", code=64)
     assert re.search(said, line) and line.startswith("error: metrics.rate: ") and "secret" not in line, line
     assert not (tmp_path / "store").exists()
 
@@ -305,7 +324,7 @@ def test_an_invalid_environment_is_refused_in_one_line_before_any_work(
         ("tinyscorer:raet", "metric tinyscorer: no function 'raet'; did you mean rate?"),
         ("tinyscorer:three", "expected a function three(image, prompt), found three(a, b, c)"),
         ("tinyscorer.absent:rate", "No module named 'tinyscorer.absent'"),
-        ("{folder}/ends.py:rate", "ended its process (exit code 5), while loading"),
+        ("{folder}/ends.py:rate", "ended its process (exit code 5) while being loaded"),
         ("{folder}/declares.py:rate", "expected better to be one of higher, lower, neither, got 'best'"),
     ],
 )
@@ -318,5 +337,7 @@ def test_a_package_without_the_function_is_refused_before_any_work(
     )
     name = function.partition(":")[2]
     words = (f"images={tmp_path}", f"store={tmp_path}/store", "models=shapes", f"metric={function}")
-    line = refusal("score", *(word.format(folder=tmp_path) for word in words), choose(name, environments, "tinyscorer"))
+    line = run_refused(
+        "score", *(word.format(folder=tmp_path) for word in words), choose(name, environments, "tinyscorer")
+    )
     assert said in line and not (tmp_path / "store").exists()
