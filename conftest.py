@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from plumbline.jobs.table import PLUGIN_JOBS
 from tests.environment import ROOT, set_environment
-from tests.releases import CHAT_MODEL_TESTS, CHAT_MODELS, OLD_LIBRARY_MESSAGE_PATTERN, is_older
+from tests.releases import CHAT_MODEL_TESTS, CHAT_MODELS_RELEASE, OLD_LIBRARY_MESSAGE_PATTERN, is_older
 from tests.s3 import S3Server, run_server
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if any(not (ROOT / "plugins" / plugin).is_dir() for plugin in PLUGIN_JOBS.values
         *(f"tests/assets/test_{name}.py" for name in TRAINING_TESTS),
         *(f"tests/test_{name}.py" for name in WHOLE_PROJECT_TESTS),
     ]  # fmt: skip
-if is_older(CHAT_MODELS):
+if is_older(CHAT_MODELS_RELEASE):
     collect_ignore = [*collect_ignore, *CHAT_MODEL_TESTS]
 # for machines that others use too; nothing is written next to the code
 settings.register_profile("untimed", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
@@ -49,7 +49,7 @@ def pytest_runtest_makereport(
     """Report a test as skipped if its model family needs a newer release of transformers than the installed one."""
     report = yield
     if (
-        is_older(CHAT_MODELS)
+        is_older(CHAT_MODELS_RELEASE)
         and call.excinfo is not None
         and OLD_LIBRARY_MESSAGE_PATTERN.search(str(call.excinfo.value))
     ):
@@ -70,11 +70,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     on_ray = {item.path for item in items if "ray_cluster" in getattr(item, "fixturenames", ())}
 
-    def order(item: pytest.Item) -> tuple[bool, int]:
+    def find_sort_key(item: pytest.Item) -> tuple[bool, int]:
         rank = next((n for n, start in enumerate(LONG_MODULES) if item.nodeid.startswith(start)), len(LONG_MODULES))
         return item.path in on_ray, rank
 
-    items.sort(key=order)
+    items.sort(key=find_sort_key)
 
 
 @pytest.fixture(scope="session")
@@ -85,7 +85,7 @@ def s3_server() -> Iterator[S3Server]:
 
 @pytest.fixture
 def bucket(s3_server: S3Server, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Create a bucket for the test and return its address; the AWS variables give access to it during the test."""
+    """Create a bucket for the test and yield its address; the AWS variables give access to it during the test."""
     from plumbline.pipelines.base.filesystems import open_filesystem
 
     for name, value in s3_server.environment().items():
@@ -106,9 +106,9 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def store(place: str) -> "Store":
     """Return a store in a folder, or a store on S3; the test runs once with each."""
-    from tests.commands import store_at
+    from tests.commands import open_store_at
 
-    return store_at(place)
+    return open_store_at(place)
 
 
 @pytest.fixture(scope="session")

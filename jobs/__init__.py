@@ -19,7 +19,7 @@ REMEDIES_BY_ERRNO = {
 }
 MIN_ADDRESS_SPACE = 1 << 30
 """Bytes of address space that a command needs to start. With less, libraries hang or crash while loading."""
-OUT_OF_MEMORY_TEXTS = ("cannot allocate memory", "failed to map segment", "can't start new thread")
+OUT_OF_MEMORY_MESSAGES = ("cannot allocate memory", "failed to map segment", "can't start new thread")
 
 
 def describe_system_error(error: BaseException) -> str:
@@ -30,7 +30,7 @@ def describe_system_error(error: BaseException) -> str:
 
 
 def _lacks_memory(error: BaseException) -> bool:
-    return isinstance(error, MemoryError) or any(phrase in str(error).casefold() for phrase in OUT_OF_MEMORY_TEXTS)
+    return isinstance(error, MemoryError) or any(phrase in str(error).casefold() for phrase in OUT_OF_MEMORY_MESSAGES)
 
 
 def _print_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -13,7 +13,7 @@ from plumbline.jobs import prepare_process
 from plumbline.jobs.table import JOBS, describe_missing, list_jobs
 from plumbline.operators.base.errors import DISTRIBUTION
 
-USAGE = """usage: plumbline JOB [key=value ...]
+USAGE_TEXT = """usage: plumbline JOB [key=value ...]
        plumbline JOB --help explains a job
 
   plumbline sweep                    scores the embedded benchmark
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words or words[0] in ("-h", "--help"):
         names = list_jobs()
         width = max(map(len, names))
-        print("\n".join([USAGE, *(f"  {name:<{width}}  {_read_purpose(name)}" for name in names)]))
+        print("\n".join([USAGE_TEXT, *(f"  {name:<{width}}  {_read_purpose(name)}" for name in names)]))
         return 0
     if words[0] == "--version":
         print(f"plumbline {version(DISTRIBUTION)}")

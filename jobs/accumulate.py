@@ -1,11 +1,11 @@
-"""Computes scores from released answers, with or without questions whose parent question failed."""
+"""Computes scores from released answers; a question can count only if the questions it depends on are right."""
 
 import sys
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say
 from plumbline.pipelines.base.exit_codes import COMPLETE, WITHIN_BUDGET
-from plumbline.pipelines.metaeval.accumulation import AccumulateConfig, write_accumulated
+from plumbline.pipelines.metaeval.accumulation import AccumulateConfig, write_accumulated_scores
 
 COMMAND = Command(
     "accumulate",
@@ -19,7 +19,7 @@ COMMAND = Command(
 def main(config: AccumulateConfig) -> int:
     """Write the scores; return 0 if every image has a score, else 2."""
     console = make_console()
-    scores, notes = write_accumulated(config)
+    scores, notes = write_accumulated_scores(config)
     for note in notes:
         say(console, note)
     null = scores.column("score").null_count

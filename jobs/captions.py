@@ -4,7 +4,7 @@ import sys
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, warn
-from plumbline.operators.base.sentences import plural
+from plumbline.operators.base.sentences import format_quantity
 from plumbline.pipelines.base.exit_codes import COMPLETE, WITHIN_BUDGET
 from plumbline.pipelines.metaeval.captions import CaptionsConfig, write_captions
 
@@ -30,7 +30,7 @@ def main(config: CaptionsConfig) -> int:
     kinds = [row["error"]["kind"] for row in failed]
     for kind in dict.fromkeys(kinds):
         first = failed[kinds.index(kind)]
-        count = plural(kinds.count(kind), "score")
+        count = format_quantity(kinds.count(kind), "score")
         warn(console, f"{count} null ({kind}), such as image {first['image_id']!r}: {first['error']['message']}")
     return WITHIN_BUDGET if null else COMPLETE
 

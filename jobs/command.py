@@ -31,7 +31,7 @@ from plumbline.jobs.defaults import register_benchmark, register_defaults, regis
 from plumbline.jobs.help import (
     GROUP_FOLDERS,
     HELP_WIDTH,
-    ROOT,
+    PACKAGE_FOLDER,
     describe_options,
     find_config_file,
     list_choice_names,
@@ -59,11 +59,11 @@ from plumbline.operators.base.errors import (
     PlumblineError,
     describe_missing_plugin,
     hide_secrets,
-    printable,
+    replace_invisible,
     suggest,
 )
 from plumbline.operators.base.extensions import require_extra
-from plumbline.operators.models.families import list_families_with
+from plumbline.operators.models.families import list_families_with_option
 from plumbline.pipelines.plans.sweep_config import list_alternatives, read_config
 from plumbline.pipelines.running.process import tune_process
 
@@ -74,13 +74,13 @@ RESOLVER_ERROR_PREFIX = "ConfigError raised while resolving interpolation: "
 UNKNOWN_CHOICE_PATTERN = re.compile(r"Could not (?:find|load) '(?P<group>[^'/]+)/(?P<name>[^']*)'")
 UNKNOWN_GROUP_PATTERN = re.compile(r"Could not override '(?P<key>[^']+)'")
 UNCHOSEN_GROUP_PATTERN = re.compile(r"You must specify '(?P<group>[^']+)'")
-MANUAL_HINT = " See https://hydra.cc/docs/1.2/advanced/override_grammar/basic for details"
-OWN_IMAGES = "own"
+HYDRA_MANUAL_HINT = " See https://hydra.cc/docs/1.2/advanced/override_grammar/basic for details"
+UNNAMED_BENCHMARK = "own"
 """Benchmark name for a user's own images if their path contains no name."""
 TABLE_SUFFIX_PATTERN = re.compile(r"\.(parquet|arrow|csv|tsv|jsonl?|ndjson|txt|tar|tgz|tar\.(gz|bz2|xz))$")
 BENCHMARKS_KEY = "benchmarks"
 """Configuration key for running several benchmarks at once."""
-STOPPED_LINE = "stopped; computed results are kept; run the same command to continue"
+STOPPED_MESSAGE = "stopped; computed results are kept; run the same command to continue"
 """Line that is printed after a sweep has been stopped."""
 Config = TypeVar("Config")
 
@@ -110,11 +110,11 @@ class Command(NamedTuple):
 
 
 class JobTerminated(KeyboardInterrupt):
-    """SIGTERM from a scheduler, `ray job stop` or `kill`; handled like Ctrl-C."""
+    """Raised on SIGTERM from a scheduler, `ray job stop` or `kill`; handled like Ctrl-C."""
 
 
 class UsageError(ConfigError):
-    """An invalid command line or configuration."""
+    """Raised if the command line or the configuration is invalid."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -167,7 +167,7 @@ def run_job(command: Command, job: Callable[[Any], int], argv: Sequence[str] | N
             print(OmegaConf.to_yaml(OmegaConf.create(mask_secrets(values))), end="")
             code = 0
         else:
-            _require_extra(command)
+            _require_extra_packages(command)
             code = job(config)
         sys.stdout.flush()
         return code
@@ -244,7 +244,7 @@ def _print_to_stderr(line: str, code: int) -> int:
     """Print a line to stderr unless it is empty, and return the code; ignore errors if the line cannot be written."""
     with suppress(OSError, ValueError):
         if line:
-            print(printable(hide_secrets(" ".join(line.split()))), file=sys.stderr, flush=True)
+            print(replace_invisible(hide_secrets(" ".join(line.split()))), file=sys.stderr, flush=True)
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
@@ -253,7 +253,6 @@ def _print_to_stderr(line: str, code: int) -> int:
 
 
 def _make_parser(command: Command, argv: Sequence[str] | None) -> _Parser:
-    """Return the command-line parser; its help lists the choices in the user's configuration folder as well."""
     folder = _Parser(add_help=False, allow_abbrev=False)
     folder.add_argument("--config-dir", metavar="DIR", help="a folder with config groups of your own")
     parser = _Parser(
@@ -269,7 +268,7 @@ def _make_parser(command: Command, argv: Sequence[str] | None) -> _Parser:
         lines = ["example:" if len(examples) == 1 else "examples:", *(f"  {example}" for example in examples), ""]
         lines.append(command.purpose)
         try:
-            _require_extra(command)
+            _require_extra_packages(command)
         except ConfigError as error:  # packages of the job are not installed
             lines.append(str(error))
         config_dir = folder.parse_known_args(argv)[0].config_dir
@@ -289,8 +288,7 @@ def _make_parser(command: Command, argv: Sequence[str] | None) -> _Parser:
     return parser
 
 
-def _require_extra(command: Command) -> None:
-    """Raise ConfigError if a package that the job needs is not installed."""
+def _require_extra_packages(command: Command) -> None:
     if command.extra is not None:
         require_extra(command.extra, f"jobs.{command.name}")
 
@@ -311,7 +309,7 @@ def get_command(job: str) -> Command:
 def load_values(command: Command, overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Any]:
     """Return the composed configuration as plain values; raise ConfigError with one line if Hydra rejects it."""
     if config_dir and not Path(config_dir).is_dir():
-        raise ConfigError(f"--config-dir {config_dir}: no such folder")
+        raise ConfigError(f"--config-dir {config_dir}: no such folder; correct the path")
     if config_dir:
         check_files(config_dir)
     for override in overrides:
@@ -329,7 +327,7 @@ def load_values(command: Command, overrides: Sequence[str], config_dir: str | No
         register_benchmark(name)
     try:
         with limit_interpolations(config_dir):
-            composed = _compose(command.name, overrides, config_dir)
+            composed = _compose_config(command.name, overrides, config_dir)
             missing = OmegaConf.missing_keys(composed)
             values = resolve_values(composed)
     except ConfigError as error:
@@ -359,23 +357,23 @@ def _register_resolvers() -> None:
     of the folder or file given by the key `images` in the same section.
     """
     OmegaConf.register_new_resolver("name_of", _get_name_of_path, replace=True)
-    OmegaConf.register_new_resolver("assets", lambda path="": str(ROOT / "assets" / path), replace=True)
+    OmegaConf.register_new_resolver("assets", lambda path="": str(PACKAGE_FOLDER / "assets" / path), replace=True)
     OmegaConf.register_new_resolver("reference_data", lambda: os.environ.get("REFERENCE_DATA", ""), replace=True)
     OmegaConf.register_new_resolver("cpus", lambda shares: max(1, count_cores() // shares), replace=True)
 
 
 def _get_name_of_path(key: str, *, _parent_: DictConfig) -> str:
-    """Return the last component of the path in a key, without its extension; OWN_IMAGES if the key is not set."""
+    """Return the last component of the path in a key, without its extension; OWN_IMAGES_NAME if the key is not set."""
     path = "" if OmegaConf.is_missing(_parent_, key) else str(_parent_.get(key) or "")
     last = (path if "://" in path else os.path.abspath(path)).rstrip("/").rpartition("/")[2]  # noqa: PTH100
-    return (TABLE_SUFFIX_PATTERN.sub("", last).lstrip("._") if path else "") or OWN_IMAGES
+    return (TABLE_SUFFIX_PATTERN.sub("", last).lstrip("._") if path else "") or UNNAMED_BENCHMARK
 
 
-def _compose(name: str, overrides: Sequence[str], config_dir: str | None) -> DictConfig:
+def _compose_config(name: str, overrides: Sequence[str], config_dir: str | None) -> DictConfig:
     """Return a job's configuration after the overrides that choose files and then the overrides that set keys."""
     folders = list_config_folders(config_dir)
     parsed = OverridesParser.create().parse_overrides([make_override(word) for word in overrides])
-    choices = [str(word.input_line) for word in parsed if _is_choice(word, folders)]
+    choices = [str(word.input_line) for word in parsed if _affects_composition(word, folders)]
     for word in parsed:
         if word.key_or_group in PLUGIN_CHOICES and isinstance(word.value(), str) and word.input_line not in choices:
             choice = f"{word.input_line}: a choice"
@@ -387,8 +385,8 @@ def _compose(name: str, overrides: Sequence[str], config_dir: str | None) -> Dic
     return composed
 
 
-def _is_choice(word: Override, folders: Sequence[Path]) -> bool:
-    """Return True if an override determines which files are read, or must be handled by Hydra itself."""
+def _affects_composition(word: Override, folders: Sequence[Path]) -> bool:
+    """Return True if Hydra needs an override to compose the files, because it chooses a file or is Hydra's own."""
     if word.is_hydra_override() or word.is_sweep_override():
         return True
     group = GROUP_FOLDERS.get(word.key_or_group, word.key_or_group)
@@ -406,7 +404,6 @@ def _compose_choices(name: str, choices: tuple[str, ...], folders: tuple[Path, .
 
 
 def _find_broken_file(config_dir: str | None) -> str | None:
-    """Return the problem of the first invalid YAML file in the user's folder; None if all files are valid."""
     for file in sorted(Path(config_dir).rglob("*.yaml")) if config_dir else ():
         try:
             OmegaConf.load(file)
@@ -417,7 +414,6 @@ def _find_broken_file(config_dir: str | None) -> str | None:
 
 
 def _explain_error(error: Exception, command: Command, overrides: Sequence[str], config_dir: str | None) -> str:
-    """Return Hydra's error message in one line, with the remedy."""
     if isinstance(error, AssertionError):  # Hydra raises it for an override such as `+=`
         return f"expected overrides as key=value, got {' '.join(overrides)}"
     text = str(error).split("Config search path", 1)[0]
@@ -439,11 +435,10 @@ def _explain_error(error: Exception, command: Command, overrides: Sequence[str],
     group_key = UNKNOWN_GROUP_PATTERN.search(text)
     if group_key is not None:
         return _explain_unknown_key(group_key["key"], command, overrides, config_dir)
-    return " ".join(text.split()).removesuffix(MANUAL_HINT)
+    return " ".join(text.split()).removesuffix(HYDRA_MANUAL_HINT)
 
 
 def _explain_unknown_key(key: str, command: Command, overrides: Sequence[str], config_dir: str | None) -> str:
-    """Return a message saying that a key does not exist, and suggesting the most similar key."""
     if "@" in key:
         return f"config key {key} is not set, so it cannot be replaced; to add it, write +{key}=NAME"
     name = command.name
@@ -453,7 +448,7 @@ def _explain_unknown_key(key: str, command: Command, overrides: Sequence[str], c
     if key in known_keys:
         return f"config key {key!r}: the entry does not exist yet; to add it, write +{key}.NAME=VALUE"
     model, _, option = key.rpartition(".")
-    if model.startswith("models.") and model in known_keys and (families := list_families_with(option)):
+    if model.startswith("models.") and model in known_keys and (families := list_families_with_option(option)):
         return (
             f"config key {key!r}: an option of {' and '.join(families)}, not of this model; remove it, or if "
             f"{model}.family is set too, write +{key}=VALUE"
@@ -462,11 +457,10 @@ def _explain_unknown_key(key: str, command: Command, overrides: Sequence[str], c
 
 
 def _list_known_keys(name: str, overrides: Sequence[str], config_dir: str | None) -> list[str]:
-    """Return every key that exists in the configuration with the chosen groups."""
     folders = list_config_folders(config_dir)
     chosen = [text for text in overrides if any((folder / text.partition("=")[0]).is_dir() for folder in folders)]
     try:
-        values = OmegaConf.to_container(_compose(name, chosen, config_dir))
+        values = OmegaConf.to_container(_compose_config(name, chosen, config_dir))
     except (HydraException, OmegaConfBaseException, ConfigError, UnknownKeyError):
         return []
     assert isinstance(values, dict)

@@ -16,7 +16,7 @@ from omegaconf import Container, DictConfig, Node, OmegaConf, open_dict
 from omegaconf.resolvers import oc
 
 from plumbline.operators.base.errors import ConfigError, hide_secrets
-from plumbline.operators.base.sentences import names
+from plumbline.operators.base.sentences import format_names
 
 MAX_CONFIG_FILE_BYTES = 1_000_000
 """Maximum size of a file in bytes."""
@@ -28,7 +28,7 @@ MAX_INSERTED_CHARACTERS = 1_000_000
 """Maximum number of characters that the interpolations of a configuration insert; Plumbline's own configurations insert
 about 1,000.
 """
-REFERENCE_COST = 200
+INTERPOLATION_COST = 200
 """Number of characters charged per interpolation in addition to the text that it inserts, because resolving it takes
 0.2 ms.
 """
@@ -88,28 +88,28 @@ def limit_interpolations(config_dir: str | None) -> Iterator[None]:
     follow, call = Container._resolve_node_interpolation, Container._evaluate_custom_resolver
     thread, inserted = threading.get_ident(), 0
 
-    def count(length: int, node: Node) -> None:
+    def add_inserted(length: int, node: Node) -> None:
         nonlocal inserted
-        inserted += (REFERENCE_COST + length) * (thread == threading.get_ident())
+        inserted += (INTERPOLATION_COST + length) * (thread == threading.get_ident())
         if inserted > MAX_INSERTED_CHARACTERS:
             raise _TooMuchInserted(node._get_full_key(None))
 
-    def counted_follow(self: Container, inter_key: str, memo: set[int] | None) -> Node:
+    def follow_and_count(self: Container, inter_key: str, memo: set[int] | None) -> Node:
         target = follow(self, inter_key, memo)
-        count(_count_characters(target), target)
+        add_inserted(_count_characters(target), target)
         return target
 
-    def counted_call(
+    def call_and_count(
         self: Container, key: Any, node: Node, inter_type: str, inter_args: Any, inter_args_str: Any
     ) -> Any:
-        count(_count_characters(list(inter_args)), node)
+        add_inserted(_count_characters(list(inter_args)), node)
         value = call(self, key, node, inter_type, inter_args, inter_args_str)
-        count(_count_characters(value), node)
+        add_inserted(_count_characters(value), node)
         return value
 
     patched: Any = Container
     with _PATCH_LOCK:
-        patched._resolve_node_interpolation, patched._evaluate_custom_resolver = counted_follow, counted_call
+        patched._resolve_node_interpolation, patched._evaluate_custom_resolver = follow_and_count, call_and_count
         try:
             yield
         except _TooMuchInserted as error:
@@ -123,7 +123,6 @@ def limit_interpolations(config_dir: str | None) -> Iterator[None]:
 
 
 def _count_characters(value: Any) -> int:
-    """Return the number of characters in a value, including nested values."""
     content = value._value() if isinstance(value, Node) else value
     if isinstance(content, dict):
         return sum(len(str(key)) + _count_characters(inner) for key, inner in content.items())
@@ -152,7 +151,8 @@ def _read_environment(name: str, *default: str | None, _node_: Node) -> str | No
     key = _node_._get_full_key("")
     if key not in SECRET_OPTIONS:
         raise ConfigError(
-            f"config key {key!r}: only {names(SECRET_OPTIONS)} may use ${{oc.env:...}}, because all other keys are "
+            f"config key {key!r}: only {format_names(SECRET_OPTIONS)} may use ${{oc.env:...}}, because all other "
+            f"keys are "
             "printed and stored; let the shell insert the value"
         )
     return oc.env(name, *default)

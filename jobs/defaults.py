@@ -25,7 +25,7 @@ REQUIRED_MARK = "???"
 """Hydra's value for a key without a default."""
 
 
-class Key(NamedTuple):
+class ConfigKey(NamedTuple):
     """A key of a configuration, as shown in the help."""
 
     path: str
@@ -43,7 +43,7 @@ def collect_defaults(schema: Any) -> dict[str, Any]:
     return {
         field.name: _convert_to_plain(default)
         for field in fields(schema)
-        if (default := _find_default(field)) != REQUIRED_MARK or not _has_classes(field)
+        if (default := _get_default(field)) != REQUIRED_MARK or not _contains_dataclasses(field)
     }
 
 
@@ -111,7 +111,7 @@ def list_foreign_kinds() -> list[str]:
     return [kind for kind in KINDS if kind not in KINDS.ours]
 
 
-def list_keys(schema: Any, values: Mapping[str, Any], path: str = "") -> Iterator[Key]:
+def list_keys(schema: Any, values: Mapping[str, Any], path: str = "") -> Iterator[ConfigKey]:
     """Yield the keys of a schema with their defaults or the given values, then other keys in the given values.
 
     The options of models and metrics are left out, because they depend on the choice. Options of objects that are null
@@ -120,21 +120,21 @@ def list_keys(schema: Any, values: Mapping[str, Any], path: str = "") -> Iterato
     own = {field.name: field for each in list_alternatives(schema) for field in fields(each)}
     meanings = {name: text for each in list_alternatives(schema) for name, text in read_field_docs(each).items()}
     for name, field in own.items():
-        default = _convert_to_plain(_find_default(field))
+        default = _convert_to_plain(_get_default(field))
         value = values.get(name, default)
         inner = list_alternatives(field.type)
         if len(inner) == 1 and value is not None:
             given = {**(default if isinstance(default, dict) else {}), **values.get(name, {})}
-            yield Key(path + name, "", meanings[name] or _join_lines(inspect.getdoc(inner[0])))
+            yield ConfigKey(path + name, "", meanings[name] or _join_lines(inspect.getdoc(inner[0])))
             yield from list_keys(inner[0], given, f"{path}{name}.")
         elif isinstance(value, Mapping) and value:
-            yield Key(path + name, "", meanings[name])
+            yield ConfigKey(path + name, "", meanings[name])
             yield from _list_given_keys(value, f"{path}{name}.")
-        elif value != REQUIRED_MARK or not _has_classes(field):
+        elif value != REQUIRED_MARK or not _contains_dataclasses(field):
             meaning, words = meanings[name], _list_literals(field.type)
             if not all(word in meaning for word in words):
                 meaning = f"{meaning} Choices: {', '.join(words)}.".lstrip()
-            yield Key(path + name, _write_yaml(value), meaning)
+            yield ConfigKey(path + name, _format_yaml(value), meaning)
 
 
 @cache
@@ -153,7 +153,6 @@ def read_field_docs(schema: Any) -> dict[str, str]:
 
 
 def _list_literals(kind: Any) -> list[str]:
-    """Return the strings of all Literals within a type."""
     if get_origin(kind) is Literal:
         return [word for word in get_args(kind) if isinstance(word, str)]
     return [word for inner in get_args(kind) for word in _list_literals(inner)]
@@ -164,15 +163,14 @@ def _join_lines(text: str | None) -> str:
     return " ".join((text or "").partition("\n\n")[0].split())
 
 
-def _list_given_keys(values: Mapping[Any, Any], path: str) -> Iterator[Key]:
-    """Yield keys that a file sets but no schema contains."""
+def _list_given_keys(values: Mapping[Any, Any], path: str) -> Iterator[ConfigKey]:
     for name, value in values.items():
         deeper = value if isinstance(value, Mapping) else {}
-        yield Key(f"{path}{name}", "" if deeper else _write_yaml(value), "")
+        yield ConfigKey(f"{path}{name}", "" if deeper else _format_yaml(value), "")
         yield from _list_given_keys(deeper, f"{path}{name}.")
 
 
-def _write_yaml(value: Any) -> str:
+def _format_yaml(value: Any) -> str:
     text: str = yaml.safe_dump(value, default_flow_style=True, width=float("inf")).removesuffix("...\n").strip()
     return REQUIRED_MARK if value == REQUIRED_MARK else text
 
@@ -181,12 +179,12 @@ def _is_schema(kind: Any) -> bool:  # not a type guard, which would narrow class
     return is_dataclass(kind)
 
 
-def _has_classes(field: Field[Any]) -> bool:
+def _contains_dataclasses(field: Field[Any]) -> bool:
     kind: Any = field.type
     return bool(list_classes(kind))
 
 
-def _find_default(field: Field[Any]) -> Any:
+def _get_default(field: Field[Any]) -> Any:
     if field.default_factory is not MISSING:
         return field.default_factory()
     return REQUIRED_MARK if field.default is MISSING else field.default

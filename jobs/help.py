@@ -10,13 +10,13 @@ from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from plumbline.jobs.defaults import REQUIRED_MARK, Key, list_foreign_kinds, list_keys
+from plumbline.jobs.defaults import REQUIRED_MARK, ConfigKey, list_foreign_kinds, list_keys
 from plumbline.jobs.table import JOBS
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.extensions import Extensions
 
-ROOT = Path(__file__).parent.parent
-CONF_FOLDER = ROOT / "conf"
+PACKAGE_FOLDER = Path(__file__).parent.parent
+CONF_FOLDER = PACKAGE_FOLDER / "conf"
 EXTENSION_FOLDERS = Extensions[Path]("conf", {}, Path)
 """Folders with choices in plugins and other packages."""
 HELP_WIDTH = 100
@@ -81,8 +81,7 @@ def _shorten_choices(group: str, choices: Sequence[str]) -> str:
     return line
 
 
-def _explain_key(key: Key) -> str:
-    """Return a line that sets a key, with its meaning as a remark; a long remark is wrapped within its column."""
+def _explain_key(key: ConfigKey) -> str:
     indent = "  " * (key.path.count(".") + 1)
     setting = f"{indent}{key.path.rpartition('.')[2]}: {key.value}".rstrip()
     if not key.meaning:
@@ -109,7 +108,7 @@ def list_choices(choices: Sequence[str]) -> str:
 def list_groups(name: str) -> list[str]:
     """Return the groups of choices in conf/ that the job with this name can choose from, sorted."""
     groups = _read_groups(find_config_file(name))
-    takes_sweep_keys = "sweep" in OmegaConf.select(_load(find_config_file(name)), "defaults", default=[])
+    takes_sweep_keys = "sweep" in OmegaConf.select(_load_yaml(find_config_file(name)), "defaults", default=[])
     if name == "sweep" or takes_sweep_keys:
         groups |= {"sweep", *_read_groups(find_config_file("sweep"))}
         while (
@@ -129,23 +128,22 @@ def make_choice_key(group: str, name: str) -> str:
 
 
 @cache
-def _load(file: Path) -> DictConfig | ListConfig:
+def _load_yaml(file: Path) -> DictConfig | ListConfig:
     return OmegaConf.load(file)
 
 
 def _read_groups(file: Path) -> set[str]:
-    """Return the groups that a file in conf/ chooses from."""
     return {key.partition("@")[0] for key in _list_group_keys(file)}
 
 
 def _list_group_keys(file: Path) -> list[str]:
     """Return the groups in a file's defaults list, followed by `@KEY` if the choice is stored under another key."""
-    entries = OmegaConf.select(_load(file), "defaults", default=[])
+    entries = OmegaConf.select(_load_yaml(file), "defaults", default=[])
     keys = (str(key) for entry in entries if not isinstance(entry, str) for key in entry)
     return [key.split()[-1].lstrip("/") for key in keys]
 
 
-def list_keys_of_job(name: str, schema: Any) -> Iterator[Key]:
+def list_keys_of_job(name: str, schema: Any) -> Iterator[ConfigKey]:
     """Yield the keys of a job's schema with the values set by its file and the files that it includes.
 
     Keys whose default is a choice from a group, such as `cluster: auto`, are left out; --config shows them.
@@ -156,7 +154,7 @@ def list_keys_of_job(name: str, schema: Any) -> Iterator[Key]:
 
 def _read_defaults(name: str) -> tuple[set[str], dict[str, Any]]:
     """Return the groups with a default choice, and the values set by a job's file and the files that it includes."""
-    own = OmegaConf.to_container(_load(find_config_file(name)))
+    own = OmegaConf.to_container(_load_yaml(find_config_file(name)))
     assert isinstance(own, dict)
     chosen, included = set[str](), list[dict[str, Any]]()
     for entry in own.pop("defaults", ()):
@@ -224,7 +222,6 @@ def answer_completion(jobs: Iterable[str]) -> None:
 
 
 def _complete_word(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
-    """Return keys followed by an equals sign, or the choices of a group if its name has been typed completely."""
     groups = list_groups(parsed_args.job)
     group, equals, _chosen = prefix.partition("=")
     if equals:

@@ -11,7 +11,7 @@ from typing import Any
 
 from plumbline.jobs.config_safety import list_secrets, remove_secrets
 from plumbline.operators.base.errors import ConfigError
-from plumbline.pipelines.base.logs import LOGGER_NAME, LOGGING_OFF_LEVEL, LogConfig, handle_all_lines, make_line
+from plumbline.pipelines.base.logs import LOGGER_NAME, LOGGING_OFF_LEVEL, LogConfig, handle_all_lines, make_log_entry
 from plumbline.pipelines.running.errors import format_error
 
 LOG = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class JsonFormatter(logging.Formatter):
 
     def collect_fields(self, record: logging.LogRecord) -> dict[str, Any]:
         """Return a record as plain values without secrets, with the time in UTC."""
-        line = make_line(record)
+        line = make_log_entry(record)
         time = datetime.fromtimestamp(line.pop("time"), UTC).isoformat(timespec="milliseconds")
         texts = {name: remove_secrets(self.secrets, " ".join(str(value).split())) for name, value in line.items()}
         return {"time": time, **texts}

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.console import Console
 from rich.markup import escape
 
-from plumbline.jobs.command import STOPPED_LINE, Command, run_job
+from plumbline.jobs.command import STOPPED_MESSAGE, Command, run_job
 from plumbline.jobs.display.console import make_console, say, warn
 from plumbline.jobs.display.leaderboards import show_leaderboards, show_outcome, warn_about_kept_note
 from plumbline.jobs.display.plan_table import show_plan, show_suite_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay, estimate_seconds_afterwards, show_phase
 from plumbline.jobs.logs import write_log
-from plumbline.jobs.overrides import SWEEP_KEYS, name_store
+from plumbline.jobs.overrides import SWEEP_KEYS, format_store_arguments
 from plumbline.jobs.sweep import compare_with_ratings, show_suite, warn_about_recomputed_cells
 from plumbline.operators.base.errors import PlumblineError
-from plumbline.operators.base.sentences import plural
+from plumbline.operators.base.sentences import format_quantity
 from plumbline.pipelines.base.exit_codes import LEASE_HELD, LEASE_LOST, Ending
 from plumbline.pipelines.maintenance.retention import remove_unkept_runs
 from plumbline.pipelines.nightly.deadline import NightStopped, StopNight, stop_early
@@ -54,15 +54,15 @@ COMMAND = Command(
     SWEEP_KEYS,
     first="sweep",
     suite=NightlySuiteConfig,
-    stopped=STOPPED_LINE,
+    stopped=STOPPED_MESSAGE,
 )
-LEASE_NAME = "nightly"
+NIGHTLY_LEASE_NAME = "nightly"
 """Name of the lease in the store; it prevents two nightly runs at the same time."""
 MAX_LISTED_REGRESSIONS = 20
 
 
-class Night(NamedTuple):
-    """Result of a nightly run."""
+class NightResult(NamedTuple):
+    """Result of a nightly run, from which the job prints its summary and takes its exit code."""
 
     outcome: NightOutcome | SuiteOutcome
     runs: Sequence[NightOutcome]
@@ -90,7 +90,7 @@ def main(config: NightlyConfig | NightlySuiteConfig) -> int:
                 show_suite_plan(console, _plan_suite(config))
             else:
                 _check_gate(config, [config])
-                show_plan(console, plan_sweep(config.sweep()))
+                show_plan(console, plan_sweep(config.make_sweep()))
             return 0
         try:
             with stop_early(options.deadline) as stop:
@@ -99,7 +99,7 @@ def main(config: NightlyConfig | NightlySuiteConfig) -> int:
             warn(console, str(error))
             is_held = isinstance(error, LeaseHeld)
             code = error.exit_code if isinstance(error, NightStopped) else LEASE_HELD if is_held else LEASE_LOST
-            console.print(f"nothing is reported for this night, exit code {code}")
+            console.print(f"no results are reported for this night (exit code {code})")
             return code
 
 
@@ -110,7 +110,6 @@ def _plan_suite(config: NightlySuiteConfig) -> PlannedSuite:
 
 
 def _check_gate(config: NightlyConfig | NightlySuiteConfig, sweeps: Iterable[SweepConfig]) -> None:
-    """Raise ConfigError, before the sweep starts, if the gate does not fit the benchmarks and metrics."""
     if config.nightly.gate is not None:
         gate = open_gate(config.storage.locate(config.nightly.gate))
         gate.check({sweep.benchmark.name: [*sweep.metrics] for sweep in sweeps})
@@ -126,19 +125,21 @@ def _run_leased(console: Console, config: NightlyConfig | NightlySuiteConfig, st
         limits = f"up to {options.lease:g} seconds for a sign of life, and {options.wait:g} for it to end"
         say(console, f"waiting for {other}: {limits}")
 
-    with take_lease(store, LEASE_NAME, LEASE_NAME, seconds=options.lease, wait=options.wait, on_wait=announce) as lease:
+    with take_lease(
+        store, NIGHTLY_LEASE_NAME, NIGHTLY_LEASE_NAME, seconds=options.lease, wait=options.wait, on_wait=announce
+    ) as lease:
         lease.when_lost = stop
         if isinstance(config, NightlySuiteConfig):
             night = _run_suite(console, config, lease.renew)
         else:
-            night = _run_one(console, config, lease.renew)
+            night = _run_benchmark(console, config, lease.renew)
         outcome = night.outcome
         if night.new:
             if outcome.webhook not in (None, "delivered"):
                 warn(console, f"nightly.webhook: {outcome.webhook}; the outcome is in {store.place.url}/{outcome.path}")
             say(console, f"latest report: {store.place.url}/{LATEST_REPORT_FILE}")
         dropped = _drop_runs(console, store, night.runs, options, lease.renew)
-        say(console, outcome.summary() if night.new else f"reported before: {outcome.summary()}")
+        say(console, outcome.summarize() if night.new else f"reported before: {outcome.summarize()}")
         say(console, f"computed {night.computed} cells, {outcome.name}, {night.ending}")
         if options.json:
             extra = {"new": night.new, "exit_code": night.ending.code, "dropped": dropped}
@@ -146,10 +147,9 @@ def _run_leased(console: Console, config: NightlyConfig | NightlySuiteConfig, st
         return night.ending.code
 
 
-def _run_one(console: Console, config: NightlyConfig, assert_lease: Callable[[], None]) -> Night:
-    """Run, compare and report one benchmark."""
+def _run_benchmark(console: Console, config: NightlyConfig, assert_lease: Callable[[], None]) -> NightResult:
     _check_gate(config, [config])
-    inputs = list_inputs(config.sweep())
+    inputs = list_inputs(config.make_sweep())
     finished, sources = find_unchanged_by_listing(inputs), None
     if finished is None:
         planned = plan_inputs(inputs)
@@ -158,20 +158,21 @@ def _run_one(console: Console, config: NightlyConfig, assert_lease: Callable[[],
     earlier = _show_unchanged(console, inputs, finished)
     if earlier is not None:
         make_newest(inputs.store, finished.run_id, assert_lease)
-        return Night(earlier, [earlier], finished.computed, finished.ending, new=False)
+        return NightResult(earlier, [earlier], finished.computed, finished.ending, new=False)
     from plumbline.pipelines.nightly.regressions import make_outcomes, publish_outcome  # imports scipy
 
-    compared = _compare(console, inputs, finished, sources, config.nightly, assert_lease)
+    compared = _compare_run(console, inputs, finished, sources, config.nightly, assert_lease)
     (outcome,) = make_outcomes([compared], config.nightly)
     outcome = publish_outcome(inputs.store, outcome, config.nightly, assert_lease)
     if outcome.compared_with is None:
         say(console, f"compared with no earlier run: {outcome.not_compared}")
     _show_regressions(console, outcome)
-    return Night(outcome, [outcome], finished.computed, _choose_ending(outcome.exit_code, finished.ending), new=True)
+    return NightResult(
+        outcome, [outcome], finished.computed, _make_night_ending(outcome.exit_code, finished.ending), new=True
+    )
 
 
-def _run_suite(console: Console, config: NightlySuiteConfig, assert_lease: Callable[[], None]) -> Night:
-    """Compute several benchmarks together, compare each run with its benchmark's last run, and report all at once."""
+def _run_suite(console: Console, config: NightlySuiteConfig, assert_lease: Callable[[], None]) -> NightResult:
     planned = _plan_suite(config)
     store = planned.store
     show_suite_plan(console, planned)
@@ -190,11 +191,11 @@ def _run_suite(console: Console, config: NightlySuiteConfig, assert_lease: Calla
             reported.append(earlier)
         else:
             sources = None if sweep is None else sweep.sources
-            compared.append(_compare(console, inputs, runs[name], sources, config.nightly, assert_lease))
+            compared.append(_compare_run(console, inputs, runs[name], sources, config.nightly, assert_lease))
     console.rule("all benchmarks", align="left")
     run_ids = {name: finished.run_id for name, finished in runs.items()}
     make_suite_newest(store, run_ids, assert_lease)
-    ending = reduce(Ending.choose_worse, (finished.ending.add_name(name) for name, finished in runs.items()))
+    ending = reduce(Ending.choose_worse, (finished.ending.prefix_reason(name) for name, finished in runs.items()))
     assert_lease()
     suite = show_suite(console, planned, suite_id, run_ids, ending.code)
     outcome = read_suite_outcome(store, suite.suite_id)
@@ -202,17 +203,17 @@ def _run_suite(console: Console, config: NightlySuiteConfig, assert_lease: Calla
     if outcome is None:
         outcome = _report_suite(console, store, suite, compared, config.nightly, assert_lease)
     mark_reported(store, outcome)
-    return Night(
+    return NightResult(
         outcome=outcome,
         runs=[*{each.run_id: each for each in (*reported, *outcome.benchmarks)}.values()],
         computed=sum(finished.computed for finished in runs.values()),
-        ending=_choose_ending(outcome.exit_code, ending) if new else ending,
+        ending=_make_night_ending(outcome.exit_code, ending) if new else ending,
         new=new,
     )
 
 
-def _choose_ending(code: int, sweeps: Ending) -> Ending:
-    """Return the exit code of a nightly run, with the sweeps' reason for it if the sweeps had the same exit code."""
+def _make_night_ending(code: int, sweeps: Ending) -> Ending:
+    """Return the ending of a nightly run with this exit code; the sweeps' reason is added if their code is the same."""
     return sweeps if code == sweeps.code else Ending(code)
 
 
@@ -224,19 +225,18 @@ def _report_suite(
     options: NightConfig,
     assert_lease: Callable[[], None],
 ) -> SuiteOutcome:
-    """Publish the outcome of a suite, and print a line for each of its benchmarks."""
     from plumbline.pipelines.nightly.regressions import (  # imports scipy
         make_outcomes,
         make_suite_outcome,
         publish_outcome,
     )
 
-    outcome = make_suite_outcome(suite, suite.page(store), make_outcomes(compared, options))
+    outcome = make_suite_outcome(suite, suite.get_page_url(store), make_outcomes(compared, options))
     outcome = publish_outcome(store, outcome, options, assert_lease)
     outcomes = {each.run_id: each for each in outcome.benchmarks}
     for benchmark, run_id in suite.runs.items():
         if run_id in outcomes:
-            say(console, outcomes[run_id].summary())
+            say(console, outcomes[run_id].summarize())
             _show_regressions(console, outcomes[run_id])
         else:
             say(console, f"{benchmark}, run {run_id}: nothing new")
@@ -260,21 +260,21 @@ def _show_unchanged(console: Console, inputs: SweepInputs, finished: FinishedSwe
     outcome = read_outcome(store, run_id) if store.exists(f"runs/{run_id}/report.html") else None
     if outcome is not None:
         if not has_report(store, run_id):
-            from plumbline.pipelines.report.report import NO_RUN, write_report  # imports scipy and the charts
+            from plumbline.pipelines.report.report import NO_COMPARISON, write_report  # imports scipy and the charts
 
             config = inputs.config
             warn(console, f"{outcome.report}: the page was damaged, and is written again; check the disk")
-            compare = outcome.compared_with or NO_RUN  # the same run as in the outcome
+            compare = outcome.compared_with or NO_COMPARISON  # the same run as in the outcome
             try:
                 write_report(store, run_id, compare=compare, settings=config.settings, cluster=config.cluster)
             except PlumblineError as error:
-                command = f"plumbline report run={run_id} {name_store(config.store, config.storage)}"
+                command = f"plumbline report run={run_id} {format_store_arguments(config.store, config.storage)}"
                 warn(console, f"no report: {error}; write it later with {command}")
         say(console, f"nothing new since run {run_id}: {outcome.report}")
     return outcome
 
 
-def _compare(
+def _compare_run(
     console: Console,
     inputs: SweepInputs,
     finished: FinishedSweep,
@@ -282,7 +282,6 @@ def _compare(
     options: NightConfig,
     assert_lease: Callable[[], None],
 ) -> "ComparedRun":
-    """Compare an unreported run with an earlier one, and show the results."""
     from plumbline.jobs.report import show_report  # imports scipy and the charts
     from plumbline.pipelines.nightly.regressions import compare_run
 
@@ -305,7 +304,7 @@ def _compare(
         compared.gate.show(console)
     warn_about_recomputed_cells(console, finished)
     if compared.trends.url is None:
-        command = f"plumbline trends {name_store(config.store, config.storage)}"
+        command = f"plumbline trends {format_store_arguments(config.store, config.storage)}"
         warn(console, f"the trends page could not be written: {compared.trends.problem}; write it later with {command}")
     else:
         say(console, f"trends: {compared.trends.url}")
@@ -316,7 +315,10 @@ def _show_regressions(console: Console, outcome: NightOutcome) -> None:
     for moved in outcome.regressions[:MAX_LISTED_REGRESSIONS]:
         console.print(f"[red]worse[/] {escape(str(moved))}", soft_wrap=True)
     if len(outcome.regressions) > MAX_LISTED_REGRESSIONS:
-        say(console, f"{plural(len(outcome.regressions) - MAX_LISTED_REGRESSIONS, 'more regression')} in nightly.json")
+        say(
+            console,
+            f"{format_quantity(len(outcome.regressions) - MAX_LISTED_REGRESSIONS, 'more regression')} in nightly.json",
+        )
 
 
 def _drop_runs(
@@ -326,7 +328,7 @@ def _drop_runs(
     options: NightConfig,
     assert_lease: Callable[[], None],
 ) -> list[str] | None:
-    """Delete the runs that are not kept and return their ids; return None if the deletion was interrupted."""
+    """Delete the runs that are not kept and return their ids; return None if the deletion failed or was stopped."""
     # the outcome is already published, so an error here does not change the exit code
     dropped = list[str]()
     try:
@@ -335,7 +337,7 @@ def _drop_runs(
             dropped += remove_unkept_runs(
                 store,
                 options.keep_runs,
-                job=LEASE_NAME,
+                job=NIGHTLY_LEASE_NAME,
                 benchmark=outcome.benchmark,
                 also_keep=stay,
                 assert_lease=assert_lease,

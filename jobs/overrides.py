@@ -39,7 +39,7 @@ SWEEP_KEYS = {
 
 
 class UnknownKeyError(Exception):
-    """A key that a configuration lacks; the key is the exception's only argument."""
+    """Raised if the configuration lacks a key, which is the exception's only argument."""
 
 
 def expand_key(word: str, short: Mapping[str, str], first: str | None) -> str:
@@ -66,18 +66,18 @@ def make_override(word: str) -> str:
     Such text is, for example, a path with brackets or equals signs. Raise ConfigError for an unclosed bracket or
     quotation mark, or for a key with a space.
     """
-    parsed = _parse(word)
+    parsed = _parse_override(word)
     key, separator, value = word.partition("=")
     if key in TEXT_KEYS and value[:1] not in ("'", '"') and value != "null":
-        return f"{key}={_quote(value)}"
+        return f"{key}={_quote_value(value)}"
     if parsed is None or not key:
-        quoted = f"{key}={_quote(value)}"
-        if not key or not separator or value[:1] in tuple("[{'\"") or _parse(quoted) is None:
+        quoted = f"{key}={_quote_value(value)}"
+        if not key or not separator or value[:1] in tuple("[{'\"") or _parse_override(quoted) is None:
             raise ConfigError(f"{word!r} cannot be read: expected KEY=VALUE, with every bracket and quote closed")
         return quoted
     if not parsed.is_sweep_override():
         return word
-    return f"{key}=[{value}]" if isinstance(parsed.value(), ChoiceSweep) else f"{key}={_quote(value)}"
+    return f"{key}=[{value}]" if isinstance(parsed.value(), ChoiceSweep) else f"{key}={_quote_value(value)}"
 
 
 def apply_override(config: DictConfig, override: Override) -> None:
@@ -108,21 +108,20 @@ def apply_override(config: DictConfig, override: Override) -> None:
         raise ConfigError(f"{override.input_line}: {str(error).splitlines()[0]}") from error
 
 
-def _parse(word: str) -> Override | None:
-    """Parse an override; return None if Hydra cannot parse it."""
+def _parse_override(word: str) -> Override | None:
     try:
         return OverridesParser.create().parse_override(word)
     except HydraException:
         return None
 
 
-def _quote(value: str) -> str:
+def _quote_value(value: str) -> str:
     escaped = re.sub(r"(\\*)'", lambda found: found[1] * 2 + r"\'", value)
     ending = re.search(r"\\*$", escaped)
     return f"'{escaped}{ending[0] if ending else ''}'"
 
 
-def name_store(store: str, storage: StorageConfig) -> str:
+def format_store_arguments(store: str, storage: StorageConfig) -> str:
     """Return the command-line arguments that specify a store, without secrets."""
     options = {"endpoint_url": storage.endpoint_url, "region": storage.region, "anon": storage.anon or None}
     words = [f"store={store}", *(f"storage.{key}={value}" for key, value in options.items() if value is not None)]
@@ -140,18 +139,18 @@ def choose_functions(words: Sequence[str]) -> list[str]:
 
     Raise ConfigError if two metrics have the same name.
     """
-    return [_choose_functions(word) if word.startswith("metric=[") else word for word in words]
+    return [_replace_functions(word) if word.startswith("metric=[") else word for word in words]
 
 
-def _choose_functions(word: str) -> str:
-    parsed = _parse(make_override(word))
+def _replace_functions(word: str) -> str:
+    parsed = _parse_override(make_override(word))
     value = None if parsed is None or parsed.is_sweep_override() else parsed.value()
     entries = value if isinstance(value, list) else []
     metrics = [entry.text if isinstance(entry, QuotedString) else entry for entry in entries]
     if not any(map(is_function_name, metrics)):
         return word
     names = [split_name(metric)[1] if is_function_name(metric) else metric for metric in metrics]
-    _check_names(names)
+    _check_unique_names(names)
     choices: list[Any] = []
     for metric, name in zip(metrics, names, strict=True):
         choices.append(name)
@@ -162,8 +161,7 @@ def _choose_functions(word: str) -> str:
     return f"metric=[{','.join(map(str, choices))}]"
 
 
-def _check_names(names: Iterable[str]) -> None:
-    """Raise ConfigError if two of the chosen metrics have the same name."""
+def _check_unique_names(names: Iterable[str]) -> None:
     for name, count in Counter(map(str, names)).items():
         if count > 1:
             raise ConfigError(
@@ -186,5 +184,5 @@ def load_functions(values: Mapping[str, Any], given: Sequence[Origin] = ()) -> d
             origin = read_function(f"metrics.{name}", str(options.get("function")), options.get("environment"))
             code = read_function_options(origin)
             loaded[name] = {**options, **code, "about": options.get("about") or code["about"]}
-    _check_names([*loaded, *(origin.name for origin in given)])
+    _check_unique_names([*loaded, *(origin.name for origin in given)])
     return {**values, "metrics": loaded | {origin.name: read_function_options(origin) for origin in given}}

@@ -4,7 +4,7 @@ import sys
 
 from rich.markup import escape
 
-from plumbline.jobs.command import STOPPED_LINE, Command, run_job
+from plumbline.jobs.command import STOPPED_MESSAGE, Command, run_job
 from plumbline.jobs.display.console import EMPTY_CELL, make_console, say, show_table
 from plumbline.jobs.display.leaderboards import show_usage
 from plumbline.jobs.display.plan_table import show_plan
@@ -23,7 +23,7 @@ COMMAND = Command(
     SweepConfig,
     SWEEP_KEYS,
     first="prompts",
-    stopped=STOPPED_LINE,
+    stopped=STOPPED_MESSAGE,
 )
 TABLE_HEADINGS = (
     "metric",

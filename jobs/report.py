@@ -7,7 +7,7 @@ from rich.console import Console
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import EMPTY_CELL, make_console, say, show_sentence, show_table, show_tables, warn
 from plumbline.jobs.display.findings import show_agreement
-from plumbline.operators.base.sentences import plural
+from plumbline.operators.base.sentences import format_quantity
 from plumbline.operators.report.page import Page, ReportSection
 from plumbline.pipelines.metaeval.metaeval import judge_run
 from plumbline.pipelines.report.report import ReportConfig, WrittenReport, write_report
@@ -53,7 +53,7 @@ def show_report(console: Console, report: WrittenReport, *, full: bool = True) -
     page = report.page
     show_tables(console, page.leaderboard_title, page.leaderboard)
     if page.generators.left_out:
-        console.print(f"{plural(page.generators.left_out, 'more generator')} in summary.csv")
+        console.print(f"{format_quantity(page.generators.left_out, 'more generator')} in summary.csv")
     _show_percentile_ranks(console, page)
     findings = [*page.decision.write_sentences()]
     shown = findings if full else findings[:MAX_FINDINGS]
@@ -76,7 +76,7 @@ def show_report(console: Console, report: WrittenReport, *, full: bool = True) -
         for sentence in shown:
             show_sentence(console, sentence, indent="  ")
     if left_out:
-        say(console, f"{plural(left_out, 'more finding')} in the report")
+        say(console, f"{format_quantity(left_out, 'more finding')} in the report")
     say(console, f"report: {report.url} ({report.size / 1e6:.1f} MB)")
 
 
@@ -89,7 +89,6 @@ def show_section(console: Console, section: ReportSection) -> None:
 
 
 def _show_percentile_ranks(console: Console, page: Page) -> None:
-    """Show the percentile rank of each mean among all scores of the metric, if the metric also scored other images."""
     rows: dict[str, dict[str, str]] = {name: {} for name in page.generators.rows}
     for column in page.columns:
         own = sum(row.n for row in column.by_generator.values())
@@ -99,7 +98,7 @@ def _show_percentile_ranks(console: Console, page: Page) -> None:
                 rows[name][f"{column.name} ({found.images:,})"] = f"{found.rank:.0%}"
     if any(rows.values()):
         unread = page.usual.left_out
-        left = f"; {plural(unread, 'run')} without readable scores left out" if unread else ""
+        left = f"; {format_quantity(unread, 'run')} without readable scores left out" if unread else ""
         columns = dict.fromkeys(name for row in rows.values() for name in row)
         cells = {name: {column: row.get(column, EMPTY_CELL) for column in columns} for name, row in rows.items()}
         show_tables(console, "percentile ranks (images)", cells)

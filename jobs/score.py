@@ -3,7 +3,7 @@
 import sys
 
 from plumbline.jobs import sweep
-from plumbline.jobs.command import STOPPED_LINE, Command, run_job
+from plumbline.jobs.command import STOPPED_MESSAGE, Command, run_job
 from plumbline.jobs.display.console import make_console, say
 from plumbline.jobs.ingest import show_rejected
 from plumbline.jobs.overrides import SWEEP_KEYS
@@ -30,7 +30,7 @@ COMMAND = Command(
     SweepConfig,
     SWEEP_KEYS | SHORT_KEYS,
     first="images",
-    stopped=STOPPED_LINE,
+    stopped=STOPPED_MESSAGE,
 )
 
 

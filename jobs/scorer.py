@@ -56,7 +56,7 @@ def compose_values(
     given = [GivenFunction(entry) for entry in entries if not isinstance(entry, str)]
     names = [entry for entry in entries if isinstance(entry, str)]
     named = options if metrics is None else {"metric": names, **options}
-    all_words = [*words, *(f"{name}={_write_value(value)}" for name, value in named.items())]
+    all_words = [*words, *(f"{name}={_format_value(value)}" for name, value in named.items())]
     values = load_values(command, [expand_key(word, command.short, command.first) for word in all_words])
     return load_functions(values, given)
 
@@ -78,10 +78,9 @@ def list_metrics(metrics: Metrics) -> list[Metric]:
     return entries
 
 
-def _write_value(value: Any) -> str:
-    """Format a value for a command line."""
+def _format_value(value: Any) -> str:
     if isinstance(value, list | tuple):
-        return f"[{','.join(map(_write_value, value))}]"
+        return f"[{','.join(map(_format_value, value))}]"
     if isinstance(value, str) and PLAIN_VALUE_PATTERN.fullmatch(value):
         return value
     return json.dumps(value, default=str, ensure_ascii=False)

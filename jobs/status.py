@@ -14,7 +14,7 @@ from rich.text import Text
 from plumbline.jobs.command import Command, JobTerminated, run_job
 from plumbline.jobs.display.console import EMPTY_CELL, make_console, make_table, say, warn
 from plumbline.jobs.display.progress_lines import describe_rate, format_minutes
-from plumbline.operators.base.sentences import plural
+from plumbline.operators.base.sentences import format_quantity
 from plumbline.operators.results.summary import describe_part
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.maintenance.running_sweeps import (
@@ -38,8 +38,8 @@ COMMAND = Command(
 )
 
 
-WATCH_SECONDS = 2.0
-SECONDS_BETWEEN_LINES = 10.0
+WATCH_INTERVAL = 2.0
+LINE_INTERVAL = 10.0
 MAX_LISTED_SUITES = 5
 SILENT_SECONDS = 60.0
 """Seconds without a heartbeat after which a sweep is shown as silent. Such a sweep may have died, or cannot reach its
@@ -76,7 +76,7 @@ def main(config: StatusConfig) -> int:
     for sweep in unfinished:
         status = sweep.status
         state = f"was killed, last seen {format_minutes(sweep.silent_seconds)} ago," if sweep.killed else "running"
-        cells_done = f"{sweep.committed} of {plural(sweep.cells, 'cell')} committed"
+        cells_done = f"{sweep.committed} of {format_quantity(sweep.cells, 'cell')} committed"
         advice = "run the same command to continue" if sweep.killed else "--watch follows it"
         host = f"on {status.host} since {status.began}"
         say(console, f"{_describe_sweep(sweep)}: {status.benchmark}, {state} {host}, {cells_done}; {advice}")
@@ -99,14 +99,14 @@ def watch(console: Console, poll: Callable[[], Sequence[RunningSweep]], wait: Ca
                 say(console, f"{_describe_sweep(sweep)} {name}: {', '.join(_format_stage(name, state))}")
             if not sweep.status.stages:
                 say(console, f"{_describe_sweep(sweep)}: nothing to compute, the run is being written")
-        wait(SECONDS_BETWEEN_LINES)
+        wait(LINE_INTERVAL)
         sweeps = poll()
     if not sweeps:
         return
     with Live(_render_sweeps(sweeps), console=console, auto_refresh=False) as live:
         while sweeps:
             live.update(_render_sweeps(sweeps), refresh=True)
-            wait(WATCH_SECONDS)
+            wait(WATCH_INTERVAL)
             sweeps = poll()
 
 
@@ -150,7 +150,7 @@ def show_runs(console: Console, runs: Sequence[Run]) -> None:
         benchmark = f"{manifest.get('benchmark', EMPTY_CELL)}{f' ({part})' if part else ''}"
         covered = "" if coverage is None else f", coverage {coverage:.1%}"
         console.print(f"{name}: {escape(benchmark)}{covered}, exit {manifest.get('exit_code', EMPTY_CELL)}")
-        generators = plural(len(manifest.get("generators", ())), "generator")
+        generators = format_quantity(len(manifest.get("generators", ())), "generator")
         cells = (f"{counts.get(f'cells_{state}', EMPTY_CELL)} {state}" for state in ("computed", "cached", "failed"))
         lines = [f"note: {manifest['note']}"] if manifest.get("note") else []
         lines += [

@@ -9,21 +9,21 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.markup import escape
 
-from plumbline.jobs.command import STOPPED_LINE, Command, run_job
+from plumbline.jobs.command import STOPPED_MESSAGE, Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_sentence, warn
 from plumbline.jobs.display.leaderboards import show_leaderboards, show_outcome, warn_about_kept_note
 from plumbline.jobs.display.plan_table import show_plan, show_suite_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay, estimate_seconds_afterwards, show_phase
 from plumbline.jobs.logs import write_log
-from plumbline.jobs.overrides import SWEEP_KEYS, name_store
+from plumbline.jobs.overrides import SWEEP_KEYS, format_store_arguments
 from plumbline.jobs.table import find_job
 from plumbline.operators.base.errors import PlumblineError
-from plumbline.operators.base.sentences import plural
+from plumbline.operators.base.sentences import format_quantity
 from plumbline.pipelines.base.exit_codes import COMPLETE, OVER_BUDGET, Ending
 from plumbline.pipelines.plans.sweep_config import SuiteConfig, SweepConfig
 from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.store.runs import has_report, make_newest, name_by_time
-from plumbline.pipelines.store.suites import Suite, find_suite_of, make_suite_newest
+from plumbline.pipelines.store.suites import Suite, find_newest_suite_with, make_suite_newest
 from plumbline.pipelines.sweeps.planning import PlannedSweep, SweepInputs, list_inputs, plan_inputs
 from plumbline.pipelines.sweeps.results import FinishedSweep
 from plumbline.pipelines.sweeps.suite import PlannedSuite, compute_suite, plan_suite
@@ -39,7 +39,7 @@ COMMAND = Command(
     first="sweep",
     otherwise="shapes",
     suite=SuiteConfig,
-    stopped=STOPPED_LINE,
+    stopped=STOPPED_MESSAGE,
 )
 
 
@@ -53,7 +53,7 @@ def main(config: SweepConfig | SuiteConfig) -> int:
 
 
 class ConcludedSweep(NamedTuple):
-    """A sweep whose results have been shown."""
+    """The run that a sweep wrote or found unchanged, and the sweep's exit code."""
 
     run_id: str
     ending: Ending
@@ -71,9 +71,9 @@ def sweep_benchmark(console: Console, config: SweepConfig) -> ConcludedSweep | N
     unchanged = None if config.dry_run else find_unchanged_by_listing(inputs)
     if unchanged is not None:
         console.print("0 cells to compute: everything is in the store")
-        _show_finished(console, inputs, unchanged)
+        _show_results(console, inputs, unchanged)
         make_newest(inputs.store, unchanged.run_id)
-        _show_end(console, unchanged, unchanged.ending)
+        _show_closing_line(console, unchanged, unchanged.ending)
         return ConcludedSweep(unchanged.run_id, unchanged.ending)
     planned = plan_inputs(inputs)
     show_plan(console, planned, full=config.dry_run or config.verbose)
@@ -86,11 +86,10 @@ def sweep_benchmark(console: Console, config: SweepConfig) -> ConcludedSweep | N
             finished = run_sweep(planned, display.update)
     else:
         planned, finished = _run_adaptive(console, planned)
-    return ConcludedSweep(finished.run_id, _conclude(console, planned, finished))
+    return ConcludedSweep(finished.run_id, _conclude_sweep(console, planned, finished))
 
 
 def _run_suite(console: Console, config: SuiteConfig) -> int:
-    """Sweep several benchmarks: compute them together, and write a run for each and a page for all."""
     planned = plan_suite(config)
     show_suite_plan(console, planned, full=config.dry_run or config.verbose)
     if config.dry_run:
@@ -106,13 +105,13 @@ def _run_suite(console: Console, config: SuiteConfig) -> int:
         finished = planned.unchanged.get(name)
         if finished is not None:
             ending = finished.ending
-            _show_finished(console, inputs, finished)
-            _show_end(console, finished, ending)
+            _show_results(console, inputs, finished)
+            _show_closing_line(console, finished, ending)
         else:
             with ProgressDisplay(console) as display:
                 finished = run_sweep(planned.sweeps[name], display.update)
-            ending = _conclude(console, planned.sweeps[name], finished)
-        worst = worst.choose_worse(ending.add_name(name))
+            ending = _conclude_sweep(console, planned.sweeps[name], finished)
+        worst = worst.choose_worse(ending.prefix_reason(name))
         runs[name] = finished.run_id
     make_suite_newest(planned.store, runs)
     console.rule("all benchmarks", align="left")
@@ -124,14 +123,14 @@ def _run_suite(console: Console, config: SuiteConfig) -> int:
         verbose=config.verbose,
     )
     ending = worst if made else Ending(OVER_BUDGET, "the page of the suite could not be made")
-    say(console, f"suite of {plural(len(runs), 'benchmark')}, {ending}")
+    say(console, f"suite of {format_quantity(len(runs), 'benchmark')}, {ending}")
     return ending.code
 
 
 def show_suite(console: Console, planned: PlannedSuite, suite_id: str, runs: Mapping[str, str], code: int) -> Suite:
     """Write a suite's page and show the summary; if these runs already form a suite, only show its page's address."""
     store = planned.store
-    suite = find_suite_of(store, runs)
+    suite = find_newest_suite_with(store, runs)
     if suite is None:
         from plumbline.pipelines.report.suites import write_suite  # imports scipy
 
@@ -142,20 +141,19 @@ def show_suite(console: Console, planned: PlannedSuite, suite_id: str, runs: Map
             exit_code=code,
             settings=planned.config.settings,
             left_out=[str(entry) for entry in planned.left_out],
-            notes=[*planned.shared_prompts()],
+            notes=[*planned.describe_shared_prompts()],
         )
         for sentence in (page.headline, *page.overall):
             show_sentence(console, sentence)
         for warning in page.warnings:
             warn(console, warning)
-    say(console, f"the page of all benchmarks: {suite.page(store)}")
+    say(console, f"the page of all benchmarks: {suite.get_page_url(store)}")
     return suite
 
 
-def _conclude(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> Ending:
-    """Show the results for a benchmark, write its report if it is missing, and return its ending."""
+def _conclude_sweep(console: Console, planned: PlannedSweep, finished: FinishedSweep) -> Ending:
     store, config, ending = planned.store, planned.config, finished.ending
-    _show_finished(console, planned, finished)
+    _show_results(console, planned, finished)
 
     def make_report() -> None:
         from plumbline.jobs.report import show_report  # imports scipy and the charts
@@ -166,19 +164,18 @@ def _conclude(console: Console, planned: PlannedSweep, finished: FinishedSweep) 
         )
         show_report(console, report, full=config.verbose)
 
-    command = f"plumbline report run={finished.run_id} {name_store(config.store, config.storage)}"
+    command = f"plumbline report run={finished.run_id} {format_store_arguments(config.store, config.storage)}"
     if has_report(store, finished.run_id) or _make_page(
         console, "report", command, make_report, verbose=config.verbose
     ):
         make_newest(store, finished.run_id)
     else:
         ending = Ending(OVER_BUDGET, "the report could not be made")
-    _show_end(console, finished, ending)
+    _show_closing_line(console, finished, ending)
     return ending
 
 
-def _show_finished(console: Console, sweep: SweepInputs | PlannedSweep, finished: FinishedSweep) -> None:
-    """Show the leaderboards, the agreement with human ratings and, if nothing has changed, the earlier run."""
+def _show_results(console: Console, sweep: SweepInputs | PlannedSweep, finished: FinishedSweep) -> None:
     show_leaderboards(console, finished, sweep.store, verbose=sweep.config.verbose)
     compare_with_ratings(console, sweep, finished)
     if finished.unchanged:
@@ -186,7 +183,7 @@ def _show_finished(console: Console, sweep: SweepInputs | PlannedSweep, finished
         warn_about_kept_note(console, sweep, finished)
 
 
-def _show_end(console: Console, finished: FinishedSweep, ending: Ending) -> None:
+def _show_closing_line(console: Console, finished: FinishedSweep, ending: Ending) -> None:
     show_outcome(console, finished)
     warn_about_recomputed_cells(console, finished)
     copied = f", copied {finished.copied} from rows of earlier ones" if finished.copied else ""
@@ -245,7 +242,7 @@ def compare_with_ratings(console: Console, sweep: SweepInputs | PlannedSweep, fi
             for warning in findings.warnings:
                 warn(console, warning)
 
-    store = name_store(sweep.config.store, sweep.config.storage)
+    store = format_store_arguments(sweep.config.store, sweep.config.storage)
     command = f"plumbline report run={run_id} protocol={protocol.name} protocol.path={protocol.path} {store}"
     _make_page(console, "agreement with people", command, judge, verbose=sweep.config.verbose)
 

@@ -8,14 +8,15 @@ from plumbline.operators.base.extensions import Extensions
 
 JOB_ORDER = (
     "sweep", "score", "generate", "evaluate", "ingest", "questions", "status", "view", "report", "trends", "kinds",
-    "diagnose", "bridge", "build_benchmark", "leaks", "metaeval", "reproduce", "rehearse", "labels", "rate",
+    "diagnose", "distance", "bridge", "build_benchmark", "leaks", "metaeval", "reproduce", "rehearse", "labels", "rate",
     "accumulate", "captions", "nightly", "gate", "gc", "export", "publish", "rewards", "serve", "check_rewards",
-    "train", "convert",
+    "train", "convert", "prove",
 )  # fmt: skip
 """Our jobs, in the order that a new user would need them."""
 PLUGIN_JOBS: Mapping[str, str] = {
     "kinds": "diagnosis",
     "diagnose": "diagnosis",
+    "distance": "distances",
     "bridge": "gates",
     "gate": "gates",
     "labels": "rating",
@@ -28,6 +29,7 @@ PLUGIN_JOBS: Mapping[str, str] = {
     "generate": "generation",
     "rate": "rating",
     "convert": "reward_models",
+    "prove": "proof",
     "serve": "reward_server",
     "check_rewards": "reward_server",
     "train": "training",

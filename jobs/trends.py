@@ -4,7 +4,7 @@ import sys
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, warn
-from plumbline.operators.base.sentences import plural
+from plumbline.operators.base.sentences import format_quantity
 from plumbline.pipelines.report.trends import TrendsConfig, write_trends
 from plumbline.pipelines.store.store import open_existing_store
 
@@ -28,7 +28,7 @@ def main(config: TrendsConfig) -> int:
         warn(console, warning)
     for sentence in made.page.breaks.rows:
         console.print(str(sentence), markup=False, soft_wrap=True)
-    say(console, f"trends of {plural(made.runs, 'run')} of {made.page.benchmark}: {url}")
+    say(console, f"trends of {format_quantity(made.runs, 'run')} of {made.page.benchmark}: {url}")
     return 0
 
 

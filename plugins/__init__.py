@@ -1,1 +1,1 @@
-"""Features outside the core. Each folder is a plugin: its code, configuration, page and tests (docs/plugins.md)."""
+"""Features outside the core. Each folder is a plugin: its code, configuration, README and tests (docs/plugins.md)."""

@@ -27,9 +27,9 @@ from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.store.runs import find_run, read_manifest
 from plumbline.pipelines.store.store import Store, open_existing_store
 
-IDS = ("image_id", "prompt_id", "generator", "metric", "rater", "template")
+ID_COLUMNS = ("image_id", "prompt_id", "generator", "metric", "rater", "template")
 """Columns of scores and ratings that are compared as text."""
-ONLY_SHAPES = (
+ONLY_SHAPES_WARNING = (
     "models='shapes', the default, only knows coloured shapes; its scores for other images are meaningless. Choose "
     "models='released' for the real models, or models='shapes' to confirm this choice"
 )
@@ -76,7 +76,7 @@ def score(
     words = (options,) if isinstance(options, str) else tuple(options)
     scorer = _get_scorer(tuple(entries), _read_files(entries), words, models or "shapes", on_gpu)
     if models is None and any(loaded.node.roles for loaded in scorer.nodes):
-        warnings.warn(ONLY_SHAPES, stacklevel=2)
+        warnings.warn(ONLY_SHAPES_WARNING, stacklevel=2)
     return scorer.score(images, prompts)
 
 
@@ -122,17 +122,17 @@ class Run:
 
     def read_scores(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """Return one row per image and metric; if a score is null, `error` has the reason."""
-        return self._read("scores", columns)
+        return self._read_table("scores", columns)
 
     def read_summary(self) -> pd.DataFrame:
         """Return the mean of each generator by metric and skill, with its 95% interval and its coverage."""
-        return self._read("summary")
+        return self._read_table("summary")
 
     def read_errors(self) -> pd.DataFrame:
         """Return one row for each image, prompt or metric without a result, with the reason and the remedy."""
-        return self._read("errors")
+        return self._read_table("errors")
 
-    def _read(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    def _read_table(self, name: str, columns: Sequence[str] | None = None) -> pd.DataFrame:
         path = f"runs/{self.run_id}/{name}.parquet"
         return self.store.read_table(path, None if columns is None else list(columns)).to_pandas()
 
@@ -223,7 +223,7 @@ def _check_table(table: Any, name: str, required: Sequence[str]) -> pd.DataFrame
     frame = _replace_nan(frame.reset_index(drop=True))
     for row in frame.index[frame["metric"].isna()] if "metric" in required else ():
         raise SourceError(f"{name}, row {row}: expected the name of a metric, found none; fill it in")
-    return frame.assign(**{column: frame[column].map(_format_id) for column in IDS if column in frame})
+    return frame.assign(**{column: frame[column].map(_format_id) for column in ID_COLUMNS if column in frame})
 
 
 def _make_frame(table: Any, name: str) -> pd.DataFrame:

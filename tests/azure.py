@@ -20,12 +20,10 @@ ACCOUNT_NAME = "devstoreaccount1"
 ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """Azurite's default key, published in its documentation."""
 API_VERSION = "2021-08-06"
-READY_SECONDS = 60
+MAX_READY_SECONDS = 60
 
 
 class AzureServer(NamedTuple):
-    """A running Azurite server."""
-
     port: int
 
     def environment(self) -> dict[str, str]:
@@ -66,7 +64,7 @@ def run_azure() -> Iterator[AzureServer]:
 
 def _wait_until_ready(port: int, process: subprocess.Popen[bytes]) -> None:
     waiting = threading.Event()
-    for _ in range(READY_SECONDS * 10):
+    for _ in range(MAX_READY_SECONDS * 10):
         if process.poll() is not None:
             break
         try:
@@ -74,4 +72,4 @@ def _wait_until_ready(port: int, process: subprocess.Popen[bytes]) -> None:
             return
         except OSError:
             waiting.wait(0.1)
-    raise RuntimeError("Azurite did not become ready")
+    raise RuntimeError(f"Azurite ended, or did not answer on port {port} within {MAX_READY_SECONDS} s")

@@ -23,7 +23,7 @@ from plumbline.pipelines.sweeps.computing import compute_missing
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.results import FinishedSweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
-from tests.commands import Ended, config_of, run, store_at
+from tests.commands import Ended, load_job_config, open_store_at, run
 
 SMALL_SHARDS = ShardSize(4)
 Score = Callable[[str, Mapping[str, Any]], float]
@@ -43,12 +43,12 @@ If `cluster=local` follows them, they configure small pools on Ray.
 """
 
 
-def prompts(count: int) -> list[dict[str, Any]]:
+def read_prompt_rows(count: int) -> list[dict[str, Any]]:
     """Return the rows of the first `count` prompts of the embedded benchmark."""
     return [dict(row) for row in pq.read_table(SHAPES_FOLDER / "prompts.parquet").slice(0, count).to_pylist()]
 
 
-def images(generator: str, count: int) -> list[dict[str, Any]]:
+def read_image_rows(generator: str, count: int) -> list[dict[str, Any]]:
     """Return the rows of a generator's first `count` images in the embedded benchmark, with image and prompt ids."""
     table = pq.read_table(
         SHAPES_FOLDER / "images" / generator / "00000.parquet", columns=["image_id", "prompt_id", "image"]
@@ -58,10 +58,10 @@ def images(generator: str, count: int) -> list[dict[str, Any]]:
 
 def list_captioned_images(generator: str, count: int) -> list[dict[str, Any]]:
     """Return the rows of a generator's first `count` images, with the prompts' texts and unusual column names."""
-    texts = {prompt["prompt_id"]: prompt["text"] for prompt in prompts(count)}
+    texts = {prompt["prompt_id"]: prompt["text"] for prompt in read_prompt_rows(count)}
     return [
         {"picture": row["image"], "caption": texts[row["prompt_id"]], "seed": number}
-        for number, row in enumerate(images(generator, count))
+        for number, row in enumerate(read_image_rows(generator, count))
     ]
 
 
@@ -77,7 +77,6 @@ The comparison would take most of a small sweep's time.
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]], *, row_group: int = 4) -> None:
-    """Write rows as a Parquet file with `row_group` rows in each row group."""
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist([dict(row) for row in rows]), path, row_group_size=row_group)
 
@@ -90,10 +89,10 @@ def corrupt(file: Path) -> None:
 
 
 def write_benchmark(folder: Path, generators: Sequence[str] = ("atlas", "flint"), count: int = 8) -> Path:
-    """Write the first `count` prompts and their images, with four rows per shard; return the folder."""
-    write_rows(folder / "prompts.parquet", prompts(count))
+    """Write the first `count` prompts and their images, with four rows per row group; return the folder."""
+    write_rows(folder / "prompts.parquet", read_prompt_rows(count))
     for generator in generators:
-        write_rows(folder / "images" / generator / "00000.parquet", images(generator, count))
+        write_rows(folder / "images" / generator / "00000.parquet", read_image_rows(generator, count))
     return folder
 
 
@@ -109,15 +108,14 @@ def list_arguments(folder: str | Path, store: str | Path, *more: str) -> list[st
     return [*sweep, *metrics, "benchmark.name=small", *where, *SMALL_OPTIONS, *more]
 
 
-def sweep_config(folder: str | Path, store: str | Path, *overrides: str) -> SweepConfig:
-    """Return the configuration of a sweep over a small benchmark."""
-    return cast(SweepConfig, config_of("sweep", *list_arguments(folder, store, *overrides)))
+def make_sweep_config(folder: str | Path, store: str | Path, *overrides: str) -> SweepConfig:
+    return cast(SweepConfig, load_job_config("sweep", *list_arguments(folder, store, *overrides)))
 
 
-def score_config(images: str | Path, store: str | Path, *overrides: str) -> SweepConfig:
+def make_score_config(images: str | Path, store: str | Path, *overrides: str) -> SweepConfig:
     """Return the configuration of jobs.score with tiny checkpoints, for images whose rows contain their own prompts."""
     words = ("models=shapes", f"benchmark.images={images}", f"store={store}", *SMALL_OPTIONS, *overrides)
-    return cast(SweepConfig, config_of("score", *words))
+    return cast(SweepConfig, load_job_config("score", *words))
 
 
 def list_sources(benchmark: BenchmarkConfig, shard_size: ShardSize = SMALL_SHARDS) -> Sources:
@@ -126,37 +124,32 @@ def list_sources(benchmark: BenchmarkConfig, shard_size: ShardSize = SMALL_SHARD
 
 
 def plan_bench(folder: str | Path, store: str | Path, *overrides: str) -> PlannedSweep:
-    """Plan a sweep over a small benchmark."""
-    return plan_sweep(sweep_config(folder, store, *overrides))
+    return plan_sweep(make_sweep_config(folder, store, *overrides))
 
 
 def run_bench(folder: str | Path, store: str | Path, *overrides: str) -> FinishedSweep:
-    """Run a sweep over a small benchmark to completion."""
-    return run_config(sweep_config(folder, store, *overrides))
+    return run_config(make_sweep_config(folder, store, *overrides))
 
 
 def run_config(config: SweepConfig) -> FinishedSweep:
-    """Run the configured sweep to completion."""
     return run_plan(plan_sweep(config))
 
 
 def run_plan(planned: PlannedSweep) -> FinishedSweep:
-    """Run a planned sweep to completion."""
     return run_sweep(planned, lambda event: None)
 
 
-def run_tables(done: FinishedSweep) -> dict[str, pd.DataFrame]:
-    """Read a run's tables, keyed by name."""
+def read_run_tables(done: FinishedSweep) -> dict[str, pd.DataFrame]:
     return {name: pd.read_parquet(f"{done.folder}/{name}.parquet") for name in ("scores", "summary", "errors")}
 
 
-def compute(planned: PlannedSweep) -> dict[str, Outcome]:
+def compute_cells(planned: PlannedSweep) -> dict[str, Outcome]:
     """Compute the missing cells of a plan without writing a run; return the outcomes, keyed by the cells' paths."""
     return compute_missing(planned, lambda event: None)
 
 
 def save_scores(planned: PlannedSweep, score: Score = lambda generator, image: 0.5) -> None:
-    """Commit every missing cell of scores with the values of `score`, so that no model needs to run."""
+    """Commit every missing scores cell with the values of `score`, so that no model needs to run."""
     for metric, cells in planned.plan.scores.items():
         for cell in cells:
             images = read_shard(cell.shard, ("image_id", "prompt_id")).to_pylist()
@@ -170,7 +163,7 @@ class Bench:
 
     def __init__(self, folder: Path, *words: str, store: str | Path | None = None, **made: Any) -> None:
         self.folder = write_benchmark(folder / "bench", **made)
-        self.store = store_at(store or folder / "store")
+        self.store = open_store_at(store or folder / "store")
         self.words = words if any(word.startswith("sweep=") for word in words) else (*UNJUDGED_OPTIONS, *words)
 
     @property
@@ -178,17 +171,16 @@ class Bench:
         """Folder of the store's runs."""
         return Path(self.store.place.url) / "runs"
 
-    def line(self, *more: str) -> list[str]:
+    def list_words(self, *more: str) -> list[str]:
         """Return the arguments of a sweep over this benchmark with this store, followed by `more`."""
         return list_arguments(self.folder, self.store.place.url, *self.words, *more)
 
     def run(self, *more: str, job: str = "sweep") -> Ended:
         """Run a job on this benchmark and store, as if its command line had been typed."""
-        return run(job, *self.line(*more))
+        return run(job, *self.list_words(*more))
 
     def plan(self, *more: str) -> PlannedSweep:
-        """Plan a sweep over this benchmark with this store and these further arguments."""
-        return plan_sweep(config_of("sweep", *self.line(*more)))
+        return plan_sweep(load_job_config("sweep", *self.list_words(*more)))
 
     def write(self, generator: str, images: Sequence[Mapping[str, Any]], file: str = "00000") -> Path:
         """Write the Parquet file `file` with rows of a generator's images, and return its path."""
@@ -204,8 +196,8 @@ class Bench:
             content[len(content) // 3] ^= 1
             file.write_bytes(content)
 
-    def copied(self, folder: Path) -> "Bench":
+    def copy_to(self, folder: Path) -> "Bench":
         """Return the same benchmark with a copy of the store in another folder."""
         other = copy(self)
-        other.store = store_at(shutil.copytree(self.store.place.url, folder / "store"))
+        other.store = open_store_at(shutil.copytree(self.store.place.url, folder / "store"))
         return other

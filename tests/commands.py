@@ -46,15 +46,15 @@ def run(job: str, *words: str) -> Ended:
     return Ended(int(code or 0), out.getvalue(), err.getvalue())
 
 
-def printed(job: str, *words: str, code: int = 0) -> str:
-    """Return the output of a job, which must end with this exit code."""
+def run_for_output(job: str, *words: str, code: int = 0) -> str:
+    """Run a job, which must end with this exit code; return its output."""
     ended = run(job, *words)
     assert ended.code == code, ended
     return ended.out
 
 
-def refusal(job: str, *words: str, code: int | None = None) -> str:
-    """Return the error message of a job, which must be a single line.
+def run_refused(job: str, *words: str, code: int | None = None) -> str:
+    """Run a job that fails; return its error message, which must be a single line.
 
     The job must end with the exit code `code`, by default with 1 or 64.
     """
@@ -63,19 +63,19 @@ def refusal(job: str, *words: str, code: int | None = None) -> str:
     return ended.line
 
 
-def config_of(job: str, *words: str) -> Any:
+def load_job_config(job: str, *words: str) -> Any:
     """Return the configuration that a job reads from these arguments; raise ConfigError if they are invalid."""
     command = scorer.COMMAND if job == "scorer" else get_command(job)  # for plumbline.open_scorer
     values = load_values(command, words)
     return read_config(load_functions(values), choose_schema(command, values))
 
 
-def store_at(place: str | Path) -> Store:
+def open_store_at(place: str | Path) -> Store:
     """Open the store in a folder or at an s3:// address."""
     return Store(StorageConfig().locate(str(place)))
 
 
-def newest(store: str | Path) -> Path:
+def find_newest_run_folder(store: str | Path) -> Path:
     """Return the folder of the newest run in a store."""
     runs = Path(store) / "runs"
     return runs / (runs / "latest").read_text().strip()

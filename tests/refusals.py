@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench_of import list_captioned_images, write_rows
-from tests.commands import refusal
+from tests.commands import run_refused
 from tests.files import write_files
 from tests.operators.report.made import make_run
 
@@ -42,7 +42,7 @@ def check_refusal(
 
     def check(command: str, said: str) -> None:
         output = tmp_path / "out"
-        line = refusal(*command.format(**refusal_places, out=output).split())
+        line = run_refused(*command.format(**refusal_places, out=output).split())
         assert line.startswith("error: ") and said in line
         assert not [path for path in output.rglob("*") if path.is_file() and ".build" not in path.parts]
 

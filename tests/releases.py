@@ -5,7 +5,7 @@ from importlib.metadata import version
 
 from packaging.version import Version
 
-CHAT_MODELS = "5.16"
+CHAT_MODELS_RELEASE = "5.16"
 """Oldest release of transformers that the family `vlm` supports."""
 CHAT_MODEL_TESTS = [
     "tests/operators/models/families/test_on_gpu.py",

@@ -18,7 +18,7 @@ import fsspec
 from botocore.exceptions import BotoCoreError, ClientError
 
 ACCESS_KEY, SECRET_KEY = "testkey", "testsecret"
-MORE_KEYS = 32
+N_EXTRA_KEYS = 32
 """Number of additional keys with their own secrets, for tests that change credentials."""
 PORT_NAMES = (
     "s3.port",
@@ -34,7 +34,7 @@ PORT_NAMES = (
     "admin.port",
     "admin.port.grpc",
 )
-READY_SECONDS = 60
+MAX_READY_SECONDS = 60
 MIN_PORT, N_PORTS = 20_000, 12_000
 
 
@@ -56,7 +56,7 @@ class S3Server(NamedTuple):
             "AWS_DEFAULT_REGION": "us-east-1",
         }
 
-    def other(self, number: int) -> "S3Server":
+    def with_extra_key(self, number: int) -> "S3Server":
         """Return the same server, accessed with additional key number `number`."""
         return self._replace(key=f"otherkey{number}", secret=f"othersecret{number}")
 
@@ -112,7 +112,7 @@ def run_server() -> Iterator[S3Server]:
 
 def _list_keys() -> list[S3Server]:
     server = S3Server("")
-    return [server, *(server.other(number) for number in range(MORE_KEYS))]
+    return [server, *(server.with_extra_key(number) for number in range(N_EXTRA_KEYS))]
 
 
 def _make_identity(server: S3Server) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def _make_identity(server: S3Server) -> dict[str, Any]:
     return {"name": server.key, "credentials": keys, "actions": ["Admin", "Read", "List", "Tagging", "Write"]}
 
 
-_looked_at = itertools.count(os.getpid() * 64)
+_port_counter = itertools.count(os.getpid() * 64)
 
 
 def find_free_ports(count: int) -> list[int]:
@@ -133,7 +133,7 @@ def find_free_ports(count: int) -> list[int]:
     ports: list[int] = []
     with ExitStack() as stack:
         while len(ports) < count:
-            candidate = MIN_PORT + next(_looked_at) % N_PORTS
+            candidate = MIN_PORT + next(_port_counter) % N_PORTS
             holder = stack.enter_context(socket.socket())
             try:
                 holder.bind(("127.0.0.1", candidate))
@@ -146,7 +146,7 @@ def find_free_ports(count: int) -> list[int]:
 def _wait_until_ready(server: S3Server, process: subprocess.Popen[bytes], log: Path) -> None:
     """Poll until a bucket can be created and written; fail if the server's log reports an error."""
     waiting = threading.Event()
-    for _ in range(READY_SECONDS * 4):
+    for _ in range(MAX_READY_SECONDS * 4):
         if process.poll() is not None:
             break
         try:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import requests
 
-from tests.bench_of import images, prompts
+from tests.bench_of import read_image_rows, read_prompt_rows
 from tests.ray_head import MARK_VARIABLE, RayNode
 from tests.s3 import find_free_ports
 
@@ -38,7 +38,7 @@ class Running(NamedTuple):
 
     def replicas(self) -> list[int]:
         """Return the ids of the processes that hold the models."""
-        return [pid for pid, command in self.node.processes().items() if "ServeReplica" in command]
+        return [pid for pid, command in self.node.find_processes().items() if "ServeReplica" in command]
 
 
 @contextmanager
@@ -64,16 +64,14 @@ def run_service(log: Path, *words: str) -> Iterator[Running]:
 
 
 class Pair(NamedTuple):
-    """An image and its prompt."""
-
     image: bytes
     prompt: str
 
 
-def pack_pairs(count: int, generators: Sequence[str] = ("atlas",)) -> list[Pair]:
+def select_first_pairs(count: int, generators: Sequence[str] = ("atlas",)) -> list[Pair]:
     """Return the first `count` images of each of these generators in the embedded benchmark, with their prompts."""
-    texts = {row["prompt_id"]: row["text"] for row in prompts(256)}
-    rows = [row for generator in generators for row in images(generator, count)]
+    texts = {row["prompt_id"]: row["text"] for row in read_prompt_rows(256)}
+    rows = [row for generator in generators for row in read_image_rows(generator, count)]
     return [Pair(_get_bytes(row["image"]), texts[row["prompt_id"]]) for row in rows]
 
 
@@ -81,7 +79,7 @@ def _get_bytes(image: bytes | dict[str, bytes]) -> bytes:
     return image["bytes"] if isinstance(image, dict) else image
 
 
-def ask_score(session: requests.Session, url: str, pairs: Sequence[Pair]) -> list[dict[str, float | None]]:
+def request_scores(session: requests.Session, url: str, pairs: Sequence[Pair]) -> list[dict[str, float | None]]:
     """Send the pairs in one request in the service's own JSON format; return each image's scores, keyed by metric.
 
     Only the statuses 429 and 503 are retried.

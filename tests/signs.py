@@ -12,7 +12,7 @@ STROKES = {
     "山": [[(5, 1), (5, 8.5)], [(1.5, 4), (1.5, 8.5), (8.5, 8.5), (8.5, 4)]],
 }
 """Corners of each stroke, in tenths of a square; drawn because test machines have no Chinese font."""
-SQUARE = 40
+SQUARE_SIDE = 40
 
 
 def draw_sign(*lines: str) -> bytes:
@@ -28,10 +28,10 @@ def draw_sign(*lines: str) -> bytes:
 
 def draw_chinese_sign(text: str) -> bytes:
     """Return an image file with the characters of the text, which STROKES must contain, next to each other."""
-    image = Image.new("RGB", (60 + 46 * len(text), 60 + SQUARE), "white")
+    image = Image.new("RGB", (60 + 46 * len(text), 60 + SQUARE_SIDE), "white")
     for place, character in enumerate(text):
         for stroke in STROKES[character]:
-            corners = [(30 + 46 * place + x * SQUARE / 10, 30 + y * SQUARE / 10) for x, y in stroke]
+            corners = [(30 + 46 * place + x * SQUARE_SIDE / 10, 30 + y * SQUARE_SIDE / 10) for x, y in stroke]
             ImageDraw.Draw(image).line(corners, fill="navy", width=3, joint="curve")
     return tiny.encode_image(image)
 

@@ -15,14 +15,17 @@ import pytest
 
 import plumbline
 
-IDS = [*range(40), 1_000_000_007]
+IMAGE_IDS = [*range(40), 1_000_000_007]
 
 
 @pytest.fixture(scope="module")
 def scores() -> pd.DataFrame:
     """Return two metrics' scores of images with integer ids, shuffled."""
     random = np.random.default_rng(3)
-    frames = [pd.DataFrame({"image_id": IDS, "metric": metric, "score": random.random(len(IDS))}) for metric in "ab"]
+    frames = [
+        pd.DataFrame({"image_id": IMAGE_IDS, "metric": metric, "score": random.random(len(IMAGE_IDS))})
+        for metric in "ab"
+    ]
     return pd.concat(frames).sample(frac=1, random_state=4)
 
 
@@ -30,28 +33,28 @@ def scores() -> pd.DataFrame:
 def ratings() -> pd.DataFrame:
     """Return shuffled ratings of some images by different people."""
     random = np.random.default_rng(5)
-    images = random.choice(IDS, 90)
+    images = random.choice(IMAGE_IDS, 90)
     frame = pd.DataFrame({"image_id": images, "rater": np.arange(90), "rating": random.integers(1, 6, 90)})
     return frame.sample(frac=1, random_state=6)
 
 
-def as_csv(frame: pd.DataFrame) -> pd.DataFrame:
+def convert_through_csv(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the frame as pandas would read it from a CSV file."""
     return pd.read_csv(io.StringIO(frame.to_csv(index=False)))
 
 
-def as_csv_with_a_gap(frame: pd.DataFrame) -> pd.DataFrame:
+def convert_through_csv_with_gap(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the frame as read from a CSV file that had one more row without an id, so that all ids are floats."""
     gap = frame.iloc[:1].assign(image_id=None)
-    read = as_csv(pd.concat([frame.astype({"image_id": object}), gap]))
+    read = convert_through_csv(pd.concat([frame.astype({"image_id": object}), gap]))
     assert read["image_id"].dtype == float
     return read.iloc[:-1]
 
 
 TABLE_FORMS: dict[str, Callable[[pd.DataFrame], Any]] = {
     "numbers": lambda frame: frame,
-    "a CSV file": as_csv,
-    "a CSV file with a gap": as_csv_with_a_gap,
+    "a CSV file": convert_through_csv,
+    "a CSV file with a gap": convert_through_csv_with_gap,
     "nullable numbers": lambda frame: frame.astype({"image_id": "Int64"}),
     "an Arrow table": pa.Table.from_pandas,
     "dicts": lambda frame: frame.to_dict("records"),

@@ -12,7 +12,7 @@ from plumbline.jobs.command import get_command, run_job
 from plumbline.jobs.table import JOBS
 
 ROOT = Path(__file__).parent.parent
-OTHER_PACKAGES = {ROOT / "docs/plugins.md", ROOT / "plugins/environments/README.md"}
+PAGES_OF_OTHER_PACKAGES = {ROOT / "docs/plugins.md", ROOT / "plugins/environments/README.md"}
 """Pages with commands for packages that are not installed; tests/test_plugins.py and the plugin's own tests read these.
 """
 PAPERS_FILE = ROOT / "docs/papers.md"
@@ -20,7 +20,9 @@ PAPERS_FILE = ROOT / "docs/papers.md"
 PAGES = (
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
-    *sorted({*(ROOT / "docs").rglob("*.md"), *(ROOT / "plugins").glob("*/*.md")} - OTHER_PACKAGES - {PAPERS_FILE}),
+    *sorted(
+        {*(ROOT / "docs").rglob("*.md"), *(ROOT / "plugins").glob("*/*.md")} - PAGES_OF_OTHER_PACKAGES - {PAPERS_FILE}
+    ),
     PAPERS_FILE,
 )
 COMMAND_PATTERN = re.compile(rf"(?:plumbline |python -m jobs\.)(?P<job>{'|'.join(JOBS)})\b(?!-)(?P<rest>[^\n`;]*)")

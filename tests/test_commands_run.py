@@ -1,7 +1,7 @@
 """The commands in README and docs run, page by page, for a reader with the files that they name (slow).
 
-Each page starts with the files that the first sweep has written. NOT_HERE lists the commands that cannot run here, with
-the reason; tests/test_commands.py checks that these are valid.
+Each page starts with the files that the first sweep has written. REASONS_NOT_TO_RUN lists the commands that cannot
+run here; tests/test_commands.py checks that they are valid.
 """
 
 import os
@@ -23,7 +23,7 @@ from tests.s3 import S3Server, find_free_ports
 from tests.test_commands import PAPERS_FILE, ROOT, name_page, read_commands_by_page, split_words
 
 REFERENCE_FOLDER = Path(os.environ.get("REFERENCE_DATA", "none"))
-NOT_HERE = {
+REASONS_NOT_TO_RUN = {
     r"\.\.\.": "leaves out what every reader has of their own",
     r"models=released|cluster=gpu|num_gpus|model=clip_flant5_xl": "the released checkpoints, and mostly a GPU",
     r"^convert |seetrue|DSG|wording=|imagenhub|genai_arena|gedit|imgedit|qwen_image": "a release that is to be fetched",
@@ -38,7 +38,7 @@ NOT_HERE = {
     r"meta-llama": "a language model of the hub",
     r"gs://|az://|hf://": "another cloud",
     r"\$IMAGES|candidate=tonight": "the files of a continuous integration",
-    r"videoalign|hpsv3": "a converted reward",
+    r"videoalign|hpsv3|mps|aesthetic|fga_blip2": "a converted reward",
     r"\.environment=": "packages from an index",
     r"releases/winoground|images=TABLE": "the files of a release",
 }
@@ -69,25 +69,25 @@ def find_reason_not_to_run(page: str, command: str) -> str | None:
         return "the papers' data and models; the page names a test of each command"
     if " " not in command:
         return "names a job"
-    return next((reason for pattern, reason in NOT_HERE.items() if re.search(pattern, command)), None)
+    return next((reason for pattern, reason in REASONS_NOT_TO_RUN.items() if re.search(pattern, command)), None)
 
 
 def is_about_pack(command: str) -> bool:
     return bool(PACK_COMMAND_PATTERN.search(command)) and "ratings.csv" not in command and "RATINGS" not in command
 
 
-PAGES = {page: [command for command in commands if find_reason_not_to_run(page, command) is None]
-         for page, commands in read_commands_by_page().items()}  # fmt: skip
+COMMANDS_BY_PAGE = {page: [command for command in commands if find_reason_not_to_run(page, command) is None]
+                    for page, commands in read_commands_by_page().items()}  # fmt: skip
 
 
-def test_most_commands_run() -> None:
+def test_most_commands_on_the_pages_are_run() -> None:
     pages = read_commands_by_page().items()
     commands = [one for page, told in pages if page != name_page(PAPERS_FILE) for one in told if " " in one]
-    run = [command for commands in PAGES.values() for command in commands]
+    run = [command for commands in COMMANDS_BY_PAGE.values() for command in commands]
     assert len(run) > 75 and len(run) > 0.5 * len(commands)
 
 
-class Hook(BaseHTTPRequestHandler):
+class WebhookHandler(BaseHTTPRequestHandler):
     """Webhook that receives the messages of nightly runs."""
 
     def do_POST(self) -> None:
@@ -101,9 +101,9 @@ class Hook(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def environment(s3_server: S3Server) -> Iterator[Mapping[str, str]]:
-    """Return the environment of a reader with a bucket named `bucket` and a webhook for nightly messages."""
+    """Yield the environment of a reader with a bucket named `bucket` and a webhook for nightly messages."""
     readers_files.fill_bucket(s3_server.filesystem())
-    with HTTPServer(("127.0.0.1", 0), Hook) as hook:
+    with HTTPServer(("127.0.0.1", 0), WebhookHandler) as hook:
         threading.Thread(target=hook.serve_forever, daemon=True).start()
         yield {**os.environ, **s3_server.environment(), "NIGHT_HOOK": f"http://127.0.0.1:{hook.server_port}/"}
         hook.shutdown()
@@ -173,7 +173,7 @@ def swept_folders(
     for pack, command in sweeps.items():
         folders[pack] = tmp_path_factory.mktemp("swept_folders")
         (folders[pack] / "assets").symlink_to(ROOT / "assets")
-        readers_files.lay_out(folders[pack])
+        readers_files.write_readers_files(folders[pack])
         if "generate" in JOBS:
             from plugins.generation.tests.pipelines import save_pipeline
 
@@ -187,7 +187,7 @@ def swept_folders(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page, commands in PAGES.items() if commands])
+@pytest.mark.parametrize("page", [page for page, commands in COMMANDS_BY_PAGE.items() if commands])
 def test_the_commands_of_a_page_run_one_after_the_other(
     page: str, swept_folders: Mapping[bool, Path], environment: Mapping[str, str], tmp_path: Path
 ) -> None:
@@ -195,7 +195,7 @@ def test_the_commands_of_a_page_run_one_after_the_other(
     for pack, folder in swept_folders.items():
         folders[pack] = shutil.copytree(folder, tmp_path / str(pack), symlinks=True)
     failed = []
-    for command in PAGES[page]:
+    for command in COMMANDS_BY_PAGE[page]:
         if RELEASED_DATA_PATTERN.search(command) and not REFERENCE_FOLDER.is_dir():
             continue
         folder = folders[is_about_pack(command)]

@@ -27,20 +27,20 @@ FORBIDDEN_IMPORTS = {
 }
 CONVERSION_FILE = ROOT / "plugins/reward_models/conversion.py"
 """Module that reads other people's pickles, but only if the user asks for it, and never in a sweep."""
-FILES = [
+SOURCE_FILES = [
     file for room in FORBIDDEN_IMPORTS for file in sorted((ROOT / room).rglob("*.py")) if "tests" not in file.parts
 ]
 
 
 def list_imported_packages(tree: ast.AST) -> Iterator[str]:
-    """Return the top-level packages that a module imports anywhere, and the subpackages of our own package."""
+    """Yield the top-level packages that a module imports anywhere, and the subpackages of our own package."""
     for node in ast.walk(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [f"{node.module}.{node.names[0].name}"] if isinstance(node, ast.ImportFrom) else []
         yield from (name.removeprefix("plumbline.").split(".")[0] for name in names)
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+@pytest.mark.parametrize("file", SOURCE_FILES, ids=lambda file: str(file.relative_to(ROOT)))
 def test_a_module_only_imports_what_its_folder_may_and_calls_nothing_unsafe(file: Path) -> None:
     tree = ast.parse(file.read_text())
     room = file.relative_to(ROOT).parts[0]
@@ -62,7 +62,7 @@ RAY_INTERNALS_FILE = ROOT / "pipelines/running/ray_internals.py"
 def test_only_one_module_uses_private_names_of_ray() -> None:
     private = {
         file
-        for file in FILES
+        for file in SOURCE_FILES
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.ImportFrom) and re.match(r"ray\b.*\._", node.module or "")
     }
@@ -77,7 +77,7 @@ def test_only_one_module_loads_user_code() -> None:
     loaders = {"exec_module", "load_module", "run_path", "spec_from_file_location", "SourceFileLoader", "compile"}
     naming = {
         file
-        for file in FILES
+        for file in SOURCE_FILES
         for call in ast.walk(ast.parse(file.read_text()))
         if isinstance(call, ast.Call)
         and (getattr(call.func, "attr", None) in loaders - {"compile"} or getattr(call.func, "id", None) in loaders)
@@ -86,7 +86,8 @@ def test_only_one_module_loads_user_code() -> None:
 
 
 MODULES = {
-    str(file.relative_to(ROOT).with_suffix("")).replace("/", ".").removesuffix(".__init__"): file for file in FILES
+    str(file.relative_to(ROOT).with_suffix("")).replace("/", ".").removesuffix(".__init__"): file
+    for file in SOURCE_FILES
 }
 
 
@@ -116,7 +117,6 @@ def find_circle(edges: Mapping[str, Collection[str]]) -> str:
 
 @cache
 def list_imports() -> dict[str, set[str]]:
-    """Return the project's modules that each module imports."""
     return {module: list_imported_modules(file) - {module} for module, file in MODULES.items()}
 
 
@@ -171,10 +171,10 @@ def test_the_code_of_sweeps_names_no_metric_and_no_model_family(file: Path) -> N
     assert not words & (kinds | set(FAMILIES))
     modules = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     modules_of_one = {metric.__module__ for metric in METRICS} | {stage.__module__ for stage in STAGES.values()}
-    assert not modules & (modules_of_one - READ_AS_TABLES)
+    assert not modules & (modules_of_one - STAGES_READ_AS_TABLES)
 
 
-READ_AS_TABLES = {"plumbline.operators.stages.scores"}
+STAGES_READ_AS_TABLES = {"plumbline.operators.stages.scores"}
 """Modules of stages that the code of sweeps may import, because a run reads the tables of these stages itself."""
 
 

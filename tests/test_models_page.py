@@ -12,7 +12,7 @@ from plumbline.operators.models.families import FAMILIES
 ROOT = Path(__file__).parent.parent
 
 
-class Line(NamedTuple):
+class TableRow(NamedTuple):
     """A row of a table on the pages about models."""
 
     family: str
@@ -25,16 +25,16 @@ class Line(NamedTuple):
     test: str
 
 
-def read_lines() -> list[Line]:
+def read_table_rows() -> list[TableRow]:
     """Return the rows of docs/models.md and of the model tables on the plugins' pages."""
     pages = [ROOT / "docs/models.md", *sorted((ROOT / "plugins").glob("*/README.md"))]
     parts = [part for page in pages for part in page.read_text().split("\n\n")]
     tables = [part for part in parts if part.startswith("| family | serves |")]
     rows = [line for table in tables for line in table.splitlines() if line.startswith("| `")]
-    return [Line(*(cell.strip() for cell in row.strip("|").split(" | "))) for row in rows]
+    return [TableRow(*(cell.strip() for cell in row.strip("|").split(" | "))) for row in rows]
 
 
-LINES = read_lines()
+TABLE_ROWS = read_table_rows()
 
 
 def list_quoted_names(cell: str) -> list[str]:
@@ -42,8 +42,8 @@ def list_quoted_names(cell: str) -> list[str]:
     return cell.split("`")[1::2]
 
 
-@pytest.mark.parametrize("line", LINES, ids=lambda line: f"{line.family} {line.checkpoints}"[:60])
-def test_a_row_has_a_family_that_serves_it_and_tests_that_exist(line: Line) -> None:
+@pytest.mark.parametrize("line", TABLE_ROWS, ids=lambda line: f"{line.family} {line.checkpoints}"[:60])
+def test_a_row_has_a_family_that_serves_it_and_tests_that_exist(line: TableRow) -> None:
     (family,) = list_quoted_names(line.family)
     assert set(list_quoted_names(line.serves)) <= FAMILIES[family].calls
     on = {"transformers": FAMILIES[family].loads, "vLLM": FAMILIES[family].vllm}
@@ -56,8 +56,8 @@ def test_a_row_has_a_family_that_serves_it_and_tests_that_exist(line: Line) -> N
 
 
 def test_every_family_and_every_configured_checkpoint_is_on_a_page() -> None:
-    assert {name for line in LINES for name in list_quoted_names(line.family)} == set(FAMILIES)
-    listed = {name for line in LINES for name in list_quoted_names(line.checkpoints)}
+    assert {name for line in TABLE_ROWS for name in list_quoted_names(line.family)} == set(FAMILIES)
+    listed = {name for line in TABLE_ROWS for name in list_quoted_names(line.checkpoints)}
     files = [*(ROOT / "conf/model").glob("*.yaml"), *(ROOT / "plugins").glob("*/conf/model/*.yaml")]
     configured = [yaml.safe_load(file.read_text()) for file in files]
     hub_ids = {model["checkpoint"] for model in configured if model["checkpoint"].count("/") == 1}

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import pytest
 from packaging.requirements import Requirement
 
-from plumbline.operators.base.errors import install_remedy
-from tests.bench_of import images, prompts
+from plumbline.operators.base.errors import format_install_remedy
+from tests.bench_of import read_image_rows, read_prompt_rows
 from tests.environment import ROOT
 
 MAX_DEPENDENCIES = 15
@@ -35,7 +35,7 @@ print(json.dumps({
 """
 
 
-OPTIONS = ("--quiet", "--no-deps", "--no-build-isolation")
+PIP_OPTIONS = ("--quiet", "--no-deps", "--no-build-isolation")
 SDIST_SCRIPT = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
 CORE_SCRIPT = """
 import importlib.util, json, sys
@@ -49,16 +49,14 @@ print(json.dumps({"loaded": sorted(loaded), "found": found, "scores": scores["sc
 """
 
 
-class Built(NamedTuple):
-    """A wheel built from the source folder, and a wheel built from the sdist."""
-
+class BuiltWheels(NamedTuple):
     wheel: Path
     wheel_of_sdist: Path
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Build the wheel, the sdist, and the wheel of the unpacked sdist."""
+def built(tmp_path_factory: pytest.TempPathFactory) -> BuiltWheels:
+    """Build the wheel, the sdist, and the wheel of the unpacked sdist; return both wheels."""
     folder = tmp_path_factory.mktemp("built")
     source = folder / "source"
     shutil.copytree(ROOT / "plumbline", source / "plumbline", ignore=shutil.ignore_patterns("__pycache__"))
@@ -66,23 +64,23 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
         shutil.copy(ROOT / name, source / name)
     subprocess.run([sys.executable, "-c", SDIST_SCRIPT, folder / "sdist"], check=True, cwd=source, capture_output=True)
     (sdist,) = (folder / "sdist").glob("*.tar.gz")
-    pip = [sys.executable, "-m", "pip", "wheel", *OPTIONS, "--wheel-dir"]
+    pip = [sys.executable, "-m", "pip", "wheel", *PIP_OPTIONS, "--wheel-dir"]
     subprocess.run([*pip, folder / "wheel", source], check=True, cwd=folder)
     subprocess.run([*pip, folder / "wheel_of_sdist", sdist], check=True, cwd=folder)
     (wheel,), (wheel_of_sdist,) = (folder.glob(f"{name}/*.whl") for name in ("wheel", "wheel_of_sdist"))
-    return Built(wheel, wheel_of_sdist)
+    return BuiltWheels(wheel, wheel_of_sdist)
 
 
 @pytest.fixture(scope="module")
-def site(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(built: BuiltWheels, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install the wheel into a folder, and return the folder."""
     folder = tmp_path_factory.mktemp("wheel")
-    subprocess.run([sys.executable, "-m", "pip", "install", *OPTIONS, "--target", folder, built.wheel], check=True)
+    subprocess.run([sys.executable, "-m", "pip", "install", *PIP_OPTIONS, "--target", folder, built.wheel], check=True)
     return folder
 
 
 @pytest.fixture(scope="module")
-def light(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def light(built: BuiltWheels, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make an environment with the wheel built from the sdist and its required packages, but not those of extras."""
     venv = tmp_path_factory.mktemp("light") / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
@@ -130,13 +128,12 @@ def link_files(installed: Distribution, packages: Path) -> None:
 
 
 def run_light(light: Path, folder: Path, program: str, *words: str) -> "subprocess.CompletedProcess[str]":
-    """Run a program of the light environment in a folder outside of the checkout."""
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [light / "bin" / program, *words]
     return subprocess.run(command, cwd=folder, env=clean, capture_output=True, text=True)
 
 
-def test_the_sdist_makes_the_same_wheel(built: Built) -> None:
+def test_the_sdist_makes_the_same_wheel(built: BuiltWheels) -> None:
     sums = []
     for wheel in built:
         with zipfile.ZipFile(wheel) as content:
@@ -149,7 +146,7 @@ def test_the_sdist_makes_the_same_wheel(built: Built) -> None:
     assert not [name for name in sums[0] if "/tests/" in name]
 
 
-def test_the_core_has_few_dependencies(built: Built) -> None:
+def test_the_core_has_few_dependencies(built: BuiltWheels) -> None:
     required = [text for text in read_requirements(built.wheel) if "extra ==" not in text]
     assert len(required) <= MAX_DEPENDENCIES
     assert not {Requirement(text).name for text in required} & {"ray", "s3fs", "av", "vl-convert-python"}
@@ -160,15 +157,15 @@ def test_the_core_scores_a_folder_and_names_the_extras_that_are_missing(light: P
 
     A command that needs a missing extra names it in one line.
     """
-    for number, row in enumerate(images("atlas", 2)):
+    for number, row in enumerate(read_image_rows("atlas", 2)):
         (tmp_path / f"{number:04}.png").write_bytes(row["image"])
-    texts = [row["text"] for row in prompts(2)]
+    texts = [row["text"] for row in read_prompt_rows(2)]
     done = run_light(light, tmp_path, "python", "-c", CORE_SCRIPT, make_clip(tmp_path), texts[0], "a clip", texts[1])
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["loaded"] == [] and told["found"] == []
     assert [score is not None and -1 <= score <= 1 for score in (told["scores"][0], told["scores"][2])] == [True, True]
-    assert told["errors"] == [None, f"a video needs av; {install_remedy('video')}", None]
+    assert told["errors"] == [None, f"a video needs av; {format_install_remedy('video')}", None]
 
     outputs = tmp_path / "outputs" / "atlas"
     outputs.mkdir(parents=True)
@@ -181,8 +178,8 @@ def test_the_core_scores_a_folder_and_names_the_extras_that_are_missing(light: P
     (report,) = tmp_path.glob("store/runs/*/report.html")
     assert "A chart needs vl_convert" in report.read_text("utf-8")
     refusals = {
-        "cluster=local": f"this cluster needs Ray; {install_remedy('ray')}, or set cluster.executor=here",
-        "store=s3://bucket/store": f"store: s3:// needs aiobotocore; {install_remedy('s3')}",
+        "cluster=local": f"this cluster needs Ray; {format_install_remedy('ray')}, or set cluster.executor=here",
+        "store=s3://bucket/store": f"store: s3:// needs aiobotocore; {format_install_remedy('s3')}",
     }
     for word, need in refusals.items():
         refused = run_light(light, tmp_path, "plumbline", *score, "retry_failed=true", "limit=1", word)
@@ -212,9 +209,9 @@ def test_it_works_in_a_project_with_folders_of_the_same_names(site: Path, tmp_pa
     for room in ("jobs", "pipelines", "operators", "conf"):
         (tmp_path / room).mkdir()
         (tmp_path / room / "__init__.py").write_text("OWNER = 'project'\n")
-    for name, row in zip(("first", "second"), images("atlas", 2), strict=True):
+    for name, row in zip(("first", "second"), read_image_rows("atlas", 2), strict=True):
         (tmp_path / f"{name}.png").write_bytes(row["image"])
-    texts = json.dumps([row["text"] for row in prompts(2)])
+    texts = json.dumps([row["text"] for row in read_prompt_rows(2)])
     done = subprocess.run(
         [sys.executable, "-c", SCORE_SCRIPT, texts, str(site)], env=os.environ | {"PYTHONPATH": str(site)},
         cwd=tmp_path, capture_output=True, text=True,

@@ -19,7 +19,7 @@ from PIL import Image
 from transformers import AutoTokenizer, ChineseCLIPConfig, ChineseCLIPModel
 from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
-from tests.bench_of import images, write_benchmark
+from tests.bench_of import read_image_rows, write_benchmark
 from tests.operators import tiny
 from tests.serving import TOKEN, Running, run_service
 
@@ -53,7 +53,6 @@ def run_python(site: Path, *words: str) -> "subprocess.CompletedProcess[str]":
 
 
 def save_chinese_clip(folder: Path) -> Path:
-    """Save a tiny Chinese CLIP with random weights."""
     torch.manual_seed(0)
     text = {**tiny.TEXT_FIELDS, "initializer_range": 0.4}
     network = ChineseCLIPModel(ChineseCLIPConfig(text_config=text, vision_config=tiny.VISION_FIELDS, projection_dim=16))
@@ -73,8 +72,8 @@ def compute_cosine(folder: Path, image: bytes, text: str) -> float:
     return float(output.image_embeds[0] @ output.text_embeds[0])
 
 
-class Printed(NamedTuple):
-    """What the commands for the example package wrote to a folder, and the text that they printed."""
+class PackageOutput(NamedTuple):
+    """The folder that the commands for the example package wrote to, and the text that they printed."""
 
     folder: Path
     text: str
@@ -89,7 +88,7 @@ class Printed(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def printed(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Printed:
+def printed(site: Path, tmp_path_factory: pytest.TempPathFactory) -> PackageOutput:
     """Run a sweep, exports and other jobs with the example package's metrics, questions, model family and formats."""
     folder = tmp_path_factory.mktemp("run")
     bench = write_benchmark(folder / "bench", count=4)
@@ -114,7 +113,7 @@ def printed(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Printed:
     ]  # fmt: skip
     done = run_python(site, "-c", LIST_COMMANDS_SCRIPT, json.dumps(commands))
     assert done.returncode == 0, done.stdout + done.stderr
-    return Printed(folder, done.stdout)
+    return PackageOutput(folder, done.stdout)
 
 
 @pytest.mark.parametrize(
@@ -125,14 +124,14 @@ def test_help_offers_the_choices_of_an_installed_package(job: str, choices: set[
     assert choices <= set(run_python(site, "-m", f"jobs.{job}", "--help-all").stdout.split())
 
 
-def test_a_packages_metric_is_scored_and_ranked_and_reported(printed: Printed) -> None:
+def test_a_packages_metric_is_scored_and_ranked_and_reported(printed: PackageOutput) -> None:
     likelihoods, doubts = printed.scores("vqascore"), printed.scores("doubt")
     assert len(doubts) == 8 and all(doubts[key] == pytest.approx(1 - likelihoods[key]) for key in doubts)
     assert "doubt" in printed.text
     assert "counts how unlikely it finds that" in (printed.run / "report.html").read_text()
 
 
-def test_a_package_adds_stages_that_read_each_other(printed: Printed) -> None:
+def test_a_package_adds_stages_that_read_each_other(printed: PackageOutput) -> None:
     """The chain consists of the stages image, sketch, opinion and score, in this order."""
     scores = printed.scores("sketched")
     tables = {stage: _read_cells(printed.folder / "store" / stage) for stage in ("sketches", "opinions")}
@@ -144,12 +143,12 @@ def _read_cells(stage: Path) -> list[dict[str, Any]]:
     return [row for file in stage.rglob("*.parquet") for row in pq.read_table(file).to_pylist()]
 
 
-def test_a_package_adds_questions_and_a_benchmark(printed: Printed) -> None:
+def test_a_package_adds_questions_and_a_benchmark(printed: PackageOutput) -> None:
     answered = printed.scores("riddles")
     assert len(answered) == 8 and set(answered.values()) <= {0.0, 1.0}
 
 
-def test_a_package_adds_a_job(printed: Printed, site: Path) -> None:
+def test_a_package_adds_a_job(printed: PackageOutput, site: Path) -> None:
     doubts = printed.scores("doubt")
     (generator, image_id), lowest = min(doubts.items(), key=lambda item: item[1])
     assert f"{generator} {image_id}: {lowest:.3f}" in printed.text
@@ -159,7 +158,7 @@ def test_a_package_adds_a_job(printed: Printed, site: Path) -> None:
     )
 
 
-def test_a_package_adds_a_model_family(printed: Printed) -> None:
+def test_a_package_adds_a_model_family(printed: PackageOutput) -> None:
     """The scores are the cosines that transformers' own model computes."""
     prompts = {
         row["prompt_id"]: row["text"] for row in pq.read_table(printed.folder / "bench/prompts.parquet").to_pylist()
@@ -170,14 +169,14 @@ def test_a_package_adds_a_model_family(printed: Printed) -> None:
         assert scores["atlas", row["image_id"]] == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_package_adds_formats_and_a_sink(printed: Printed) -> None:
+def test_a_package_adds_formats_and_a_sink(printed: PackageOutput) -> None:
     rows = [json.loads(line) for line in (printed.folder / "better/train.jsonl").read_text().splitlines()]
     assert rows and {row["better"] for row in rows} <= {"atlas", "flint"}
     assert len((printed.folder / "sheet.scores.csv").read_text().splitlines()) == 1 + 5 * 8
     assert f"numbers of {printed.run.name}" in printed.text
 
 
-def test_a_package_adds_a_protocol_and_released_answers(printed: Printed) -> None:
+def test_a_package_adds_a_protocol_and_released_answers(printed: PackageOutput) -> None:
     judged = pq.read_table(printed.folder / "judged/judgements.parquet").to_pylist()
     found = [(row["metric"], row["statistic"], row["value"], row["n"]) for row in judged]
     assert found == [("clip", "auroc", 0.75, 4), ("people", "unsure", 0.0, 4)]
@@ -196,7 +195,7 @@ def service(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
 
 @pytest.mark.slow
 def test_the_reward_service_serves_a_packages_metric_and_its_wire_format(service: Running) -> None:
-    encoded = images("atlas", 1)[0]["image"]
+    encoded = read_image_rows("atlas", 1)[0]["image"]
     asked: dict[str, Any] = {"images": [base64.b64encode(encoded).decode()], "prompts": ["three red circles"]}
     bearer = {"Authorization": f"Bearer {TOKEN}"}
     url = f"http://127.0.0.1:{service.port}"

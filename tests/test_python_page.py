@@ -7,7 +7,7 @@ from types import FunctionType
 
 import pytest
 
-from tests.bench_of import images
+from tests.bench_of import read_image_rows
 from tests.operators.report.made import draw_noisy_score, make_run
 
 ROOT = Path(__file__).parent.parent
@@ -29,7 +29,7 @@ EXAMPLE_CHECKS = [
 def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make_run(tmp_path, score=draw_noisy_score)
     made.store.write_text("runs/latest", f"{made.run_id}\n")
-    for name, row in zip(("first", "second"), images("atlas", 2), strict=True):
+    for name, row in zip(("first", "second"), read_image_rows("atlas", 2), strict=True):
         (tmp_path / f"{name}.png").write_bytes(row["image"])
     (tmp_path / "damaged.png").write_bytes(b"no image")
     pieces = re.findall(r"```python\n(.*?)```", PAGE_TEXT, flags=re.DOTALL)

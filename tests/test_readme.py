@@ -11,22 +11,22 @@ from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.preparing import decode_row_image
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS, BenchmarkConfig
 from plumbline.pipelines.sources.shards import read_shard
-from tests.bench_of import images, list_sources
+from tests.bench_of import list_sources, read_image_rows
 
 ROOT = Path(__file__).parent.parent
 README_TEXT = (ROOT / "README.md").read_text()
-(LINES,) = re.findall(r"```python\n(.*?)```", README_TEXT, flags=re.DOTALL)
-(RECIPE,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/images.md").read_text(), flags=re.DOTALL)
+(README_CODE,) = re.findall(r"```python\n(.*?)```", README_TEXT, flags=re.DOTALL)
+(INGEST_RECIPE,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/images.md").read_text(), flags=re.DOTALL)
 
 
 def test_the_recipe_for_ones_own_images_makes_a_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for generator in ("sdxl", "flux"):
-        for name, row in zip(("p0", "p1"), images("atlas", 2), strict=True):
+        for name, row in zip(("p0", "p1"), read_image_rows("atlas", 2), strict=True):
             file = tmp_path / "outputs" / generator / f"{name}.png"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(row["image"])
     monkeypatch.chdir(tmp_path)
-    exec(RECIPE, {})
+    exec(INGEST_RECIPE, {})
     benchmark = BenchmarkConfig(
         name="own", prompts=f"{tmp_path}/data/prompts.parquet", images=f"{tmp_path}/data/images"
     )
@@ -39,11 +39,11 @@ def test_the_recipe_for_ones_own_images_makes_a_benchmark(tmp_path: Path, monkey
 
 
 def test_four_lines_of_python_score_two_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, row in zip(("first", "second"), images("atlas", 2), strict=True):
+    for name, row in zip(("first", "second"), read_image_rows("atlas", 2), strict=True):
         (tmp_path / f"{name}.png").write_bytes(row["image"])
-    assert len([line for line in LINES.splitlines() if line]) <= 4
+    assert len([line for line in README_CODE.splitlines() if line]) <= 4
     monkeypatch.chdir(tmp_path)
-    exec(LINES, made := dict[str, Any]())
+    exec(README_CODE, made := dict[str, Any]())
     scores = made["scores"]
     assert scores.score.notna().all() and scores.prompt.tolist() == ["three red circles", "a blue square"]
 

@@ -10,8 +10,8 @@ from tests.operators.report.made import MadeRun, draw_noisy_score, make_run
 from tests.s3 import S3Server
 
 PAGE_TEXT = (Path(__file__).parent.parent / "docs/results.md").read_text()
-SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE_TEXT, flags=re.DOTALL | re.MULTILINE))
-CLAIMS = {
+TEXT_BY_SECTION = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE_TEXT, flags=re.DOTALL | re.MULTILINE))
+CHECKS_BY_SECTION = {
     "pandas": [
         "assert len(scores) == 72 and scores.score.isna().sum() == 2",
         "assert list(overall.columns) == ['clipscore', 'gecko']",
@@ -36,8 +36,8 @@ CLAIMS = {
 }
 RECIPES = [
     pytest.param(section, recipe, id=f"{section}-{number}")
-    for section, claims in CLAIMS.items()
-    for number, recipe in enumerate(re.findall(r"```python\n(.*?)```", SECTIONS[section], flags=re.DOTALL))
+    for section, claims in CHECKS_BY_SECTION.items()
+    for number, recipe in enumerate(re.findall(r"```python\n(.*?)```", TEXT_BY_SECTION[section], flags=re.DOTALL))
 ]
 
 
@@ -59,7 +59,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
     return made
 
 
-def test_every_piece_of_python_is_run() -> None:
+def test_every_block_of_python_is_run() -> None:
     assert len(RECIPES) == PAGE_TEXT.count("```python") == 8
 
 
@@ -75,4 +75,4 @@ def test_a_recipe_agrees_with_the_run(
         server.filesystem().put(f"{folder}/store/runs", f"{bucket}/plumbline/runs", recursive=True)
         recipe = recipe.replace("s3://bucket/", f"{bucket}/")
     monkeypatch.chdir(folder)
-    exec("\n".join([recipe, *CLAIMS[section]]), {})
+    exec("\n".join([recipe, *CHECKS_BY_SECTION[section]]), {})

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 PAGE_TEXT = (ROOT / "docs/rewards.md").read_text()
 
 
-class Line(NamedTuple):
+class TableRow(NamedTuple):
     """A row of the page's table."""
 
     format: str
@@ -27,19 +27,19 @@ class Line(NamedTuple):
     test: str
 
 
-TABLE_LINES = [
-    Line(*(cell.strip() for cell in row.strip("|").split(" | ")))
+TABLE_ROWS = [
+    TableRow(*(cell.strip() for cell in row.strip("|").split(" | ")))
     for row in PAGE_TEXT.splitlines()
     if row.startswith("| `") and "::" in row
 ]
 
 
 def test_every_format_has_a_row() -> None:
-    assert [line.format.strip("` ") for line in TABLE_LINES] == list(FORMATS)
+    assert [line.format.strip("` ") for line in TABLE_ROWS] == list(FORMATS)
 
 
-@pytest.mark.parametrize("line", TABLE_LINES, ids=lambda line: line.format.strip("` "))
-def test_a_row_cites_its_source_and_names_an_existing_test(line: Line) -> None:
+@pytest.mark.parametrize("line", TABLE_ROWS, ids=lambda line: line.format.strip("` "))
+def test_a_row_cites_its_source_and_names_an_existing_test(line: TableRow) -> None:
     assert all(line)
     assert line.source == "ours" or re.search(r"[\w-]+/[\w-]+ `[\w./-]+\.py` [0-9a-f]{7}", line.source)
     file, _, function = line.test.strip("` ").partition("::")

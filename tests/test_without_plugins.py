@@ -31,7 +31,7 @@ for name in JOBS:
 NIGHT_ARGUMENTS = ["nightly", "sweep=shapes", "limit=6", "metric=[clipscore,edge_density]", "cluster=here"]
 
 
-def keep_plugins(folder: Path, names: list[str]) -> dict[str, str]:
+def install_with_plugins(folder: Path, names: list[str]) -> dict[str, str]:
     """Install the core with only these plugins; return the environment of a process that uses this installation."""
     package = folder / "plumbline"
     package.mkdir()
@@ -75,7 +75,7 @@ def read_refusal(folder: Path, environment: dict[str, str], *words: str) -> str:
 
 
 def test_the_core_works_without_any_plugin_and_says_what_a_missing_command_needs(tmp_path: Path) -> None:
-    environment = keep_plugins(tmp_path, [])
+    environment = install_with_plugins(tmp_path, [])
     said = run_core_commands(tmp_path, environment)
     assert "plumbline sweep" in said and not any(f"  {job} " in said for job in PLUGIN_JOBS)
     for job, plugin in PLUGIN_JOBS.items():
@@ -110,7 +110,9 @@ def test_the_core_works_without_any_plugin_and_says_what_a_missing_command_needs
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLUGIN_NAMES)
 def test_the_core_and_the_other_plugins_work_if_one_plugin_is_missing(name: str, tmp_path: Path) -> None:
-    said = run_core_commands(tmp_path, keep_plugins(tmp_path, [other for other in PLUGIN_NAMES if other != name]))
+    said = run_core_commands(
+        tmp_path, install_with_plugins(tmp_path, [other for other in PLUGIN_NAMES if other != name])
+    )
     assert all((f"  {job} " in said) == (plugin != name) for job, plugin in PLUGIN_JOBS.items())
 
 

@@ -12,16 +12,14 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 from tests.environment import ROOT
 
 
-class Work(NamedTuple):
-    """The cost of an action in this thread."""
-
+class ActionCost(NamedTuple):
     lines: int
     """Number of Python lines executed and C functions called."""
     patterns: frozenset[str]
     """Regular expressions that were applied to any text."""
 
 
-def count_work(act: Callable[[], Any]) -> Work:
+def count_work(act: Callable[[], Any]) -> ActionCost:
     """Return the cost of an action; the action runs once before, so that caches are warm."""
     act()
     lines, patterns = 0, set[str]()
@@ -44,7 +42,7 @@ def count_work(act: Callable[[], Any]) -> Work:
     finally:
         sys.settrace(None)
         sys.setprofile(None)
-    return Work(lines, frozenset(patterns))
+    return ActionCost(lines, frozenset(patterns))
 
 
 FieldPath = tuple[str | int, ...]
@@ -65,7 +63,6 @@ def list_field_paths(form: Any, outer: FieldPath = ()) -> Iterator[FieldPath]:
 
 
 def set_field(body: bytes, parts: FieldPath, value: Any) -> bytes:
-    """Return a JSON request with the field at the path `parts` set to another value."""
     document = json.loads(body)
     holder = document
     for part in parts[:-1]:
@@ -81,7 +78,7 @@ def _nest(n: int) -> Any:
     return value
 
 
-LONG: Mapping[str, Callable[[int], Any]] = {
+LONG_VALUES: Mapping[str, Callable[[int], Any]] = {
     "text": lambda n: "x" * n,
     "list": lambda n: ["x"] * n,
     "mapping": lambda n: {f"x{place}": "x" for place in range(n)},

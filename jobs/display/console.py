@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 from rich.text import Text
 
-from plumbline.operators.base.errors import printable
+from plumbline.operators.base.errors import replace_invisible
 from plumbline.operators.base.sentences import Sentence
 
 LOG_WIDTH = 140
@@ -23,7 +23,7 @@ class JobConsole(Console):
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Return text for printing, without characters that could hide or reorder other output."""
-        return super().render_str(printable(text), **options)
+        return super().render_str(replace_invisible(text), **options)
 
 
 def make_console(*, stderr: bool = False) -> Console:

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from plumbline.jobs.display.console import say, show_sentence, show_table, show_tables, warn
-from plumbline.operators.base.sentences import ShownTable, names
+from plumbline.operators.base.sentences import ShownTable, format_names
 from plumbline.operators.metaeval.corrected_tables import describe_contradictions, make_mean_tables
 from plumbline.operators.metaeval.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
 from plumbline.operators.metaeval.orders import make_relations_tables
@@ -19,7 +19,7 @@ from plumbline.pipelines.metaeval.metaeval import NO_SCORES_NOTE, PAGE_FILE, Fin
 
 MAX_TABLE_LINES = 40
 """Maximum number of lines in the main table, so that it fits on a screen."""
-MAX_ROWS = 24
+MAX_PRINTED_ROWS = 24
 FILE_DESCRIPTIONS = {
     PAGE_FILE: "every statistic, by skill too, with its convention; the raters; corrected means",
     "judgements.parquet": "the same statistics as a table",
@@ -50,7 +50,7 @@ def show_agreement(console: Console, findings: Findings) -> None:
     with console.capture() as overall:
         _show_overall(console, findings)
     if not _group_by_template(findings):
-        _show_people(console, findings, MAX_ROWS)
+        _show_raters(console, findings, MAX_PRINTED_ROWS)
         _show_tables(console, findings.graph_contents)
     elif overall.get().count("\n") <= MAX_TABLE_LINES:
         _show_overall(console, findings)
@@ -83,7 +83,7 @@ def show_findings(console: Console, findings: Findings) -> None:
     _show_overall(console, findings)
     for title, judgements in _group_by_template(findings).items():
         _show_subsets(console, title, [judged for judged in judgements if judged.group != OVERALL])
-    _show_people(console, findings, max_rows=len(findings.judgements))
+    _show_raters(console, findings, max_rows=len(findings.judgements))
     _show_comparisons(console, findings.comparisons)
     _show_orders(console, findings.orders)
     _show_tables(
@@ -92,7 +92,7 @@ def show_findings(console: Console, findings: Findings) -> None:
     )
     for matrix in findings.graph_correlations:
         if matrix.subset == OVERALL:
-            table = matrix.as_table()
+            table = matrix.make_table()
             rows = {name: dict(zip(table.names[1:], cells, strict=True)) for name, *cells in table.rows}
             show_tables(console, table.title, rows)
             say(console, table.caption)
@@ -107,7 +107,6 @@ def _show_tables(console: Console, tables: Sequence[ShownTable]) -> None:
 
 
 def _show_overall(console: Console, findings: Findings) -> None:
-    """Print values with intervals below them, by metric and statistic, for each template."""
     for title, judgements in _group_by_template(findings).items():
         overall = [judged for judged in judgements if judged.group == OVERALL]
         shown = [judged for judged in overall if not judged.statistic.startswith("epsilon")]
@@ -122,7 +121,6 @@ def _show_overall(console: Console, findings: Findings) -> None:
 
 
 def _show_first_statistics(console: Console, findings: Findings) -> None:
-    """Print each template's first statistic, with the metrics that agree best first."""
     cells: dict[tuple[str, str], str] = {}
     for judgements in _group_by_template(findings).values():
         statistic = judgements[0].statistic
@@ -131,10 +129,10 @@ def _show_first_statistics(console: Console, findings: Findings) -> None:
             template = f"{judged.template or 'ground truth'}: {judged.statistic}"
             cells[judged.metric, template] = f"{format_value(judged)} n {judged.n:,}"
     rows = _arrange_rows(cells)
-    first_rows = dict(list(rows.items())[:MAX_ROWS])
+    first_rows = dict(list(rows.items())[:MAX_PRINTED_ROWS])
     left = show_tables(console, f"{findings.protocol}: agreement with people", first_rows, max_tables=1)
-    if left_out := [*list(rows)[MAX_ROWS:], *left]:
-        say(console, f"in {PAGE_FILE} only: {names(left_out)}")
+    if left_out := [*list(rows)[MAX_PRINTED_ROWS:], *left]:
+        say(console, f"in {PAGE_FILE} only: {format_names(left_out)}")
 
 
 def _group_by_template(findings: Findings) -> dict[str, list[Judgement]]:
@@ -164,14 +162,17 @@ def _show_subsets(console: Console, title: str, judgements: Sequence[Judgement])
 
 
 def _arrange_rows(cells: Mapping[tuple[str, str], str]) -> dict[str, dict[str, str]]:
-    """Arrange cells that are keyed by two names in a table; the name with fewer distinct values gives the columns."""
+    """Arrange cells that are keyed by pairs of names as rows of a table.
+
+    The position in the pair with fewer distinct names becomes the columns.
+    """
     first, second = (dict.fromkeys(pair[kind] for pair in cells) for kind in (0, 1))
     if len(second) <= len(first):
         return {down: {across: cells.get((down, across), EMPTY_CELL) for across in second} for down in first}
     return {down: {across: cells.get((across, down), EMPTY_CELL) for across in first} for down in second}
 
 
-def _show_people(console: Console, findings: Findings, max_rows: int) -> None:
+def _show_raters(console: Console, findings: Findings, max_rows: int) -> None:
     rows = [
         (judged.group, judged.template, judged.statistic, format_value(judged), str(judged.n))
         for judged in findings.judgements
@@ -184,7 +185,6 @@ def _show_people(console: Console, findings: Findings, max_rows: int) -> None:
 
 
 def _show_comparisons(console: Console, comparisons: Sequence[Comparison]) -> None:
-    """Print a matrix per template and statistic: the row's metric minus the column's, marked if significant."""
     matrices: dict[str, list[Comparison]] = {}
     for compared in comparisons:
         name = " ".join(filter(None, (compared.template, compared.statistic)))
@@ -206,7 +206,6 @@ def _format_difference(compared: Comparison, difference: float) -> str:
 
 
 def _show_orders(console: Console, orders: Sequence[Order]) -> None:
-    """Print which generator of each pair (rows) is better according to each judge (columns)."""
     if not orders:
         return
     better = {

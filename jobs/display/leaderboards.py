@@ -7,7 +7,7 @@ from rich.console import Console
 
 from plumbline.jobs.display.console import EMPTY_CELL, say, show_table, show_tables, warn
 from plumbline.operators.base.errors import REMEDIES_BY_KIND
-from plumbline.operators.base.failures import iterate_failure_kinds, name_row
+from plumbline.operators.base.failures import describe_row_ids, iterate_failure_kinds
 from plumbline.operators.base.sentences import NO_INTERVAL, WHY_NO_INTERVAL, format_interval
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.results.pair_comparisons import describe_comparisons
@@ -45,7 +45,6 @@ def show_outcome(console: Console, finished: FinishedSweep) -> None:
 
 
 def _show_comparisons(console: Console, finished: FinishedSweep) -> None:
-    """Print a sentence about each pairwise judge."""
     path = f"runs/{finished.run_id}/comparisons.parquet"
     if not finished.results.store.exists(path):
         return
@@ -118,7 +117,7 @@ def show_failures(console: Console, results: Results) -> None:
     names = ("kind", "rows", "share", "what to do")
     show_table(console, "rows without a score", names, rows, numbers=slice(1, 3))
     for first in kinds:
-        say(console, f"{first['kind']}, such as {name_row(first, 'generator')}: {first['message']}")
+        say(console, f"{first['kind']}, such as {describe_row_ids(first, 'generator')}: {first['message']}")
     console.print(
         f"[yellow]coverage {results.coverage:.2%}[/]: {results.n_null} of {results.rows} rows have no score; "
         "errors.parquet lists them, docs/failures.md explains the kinds",

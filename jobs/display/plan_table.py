@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from plumbline.jobs.display.console import say, show_table, warn
-from plumbline.jobs.help import ROOT
-from plumbline.operators.base.sentences import plural
+from plumbline.jobs.help import PACKAGE_FOLDER
+from plumbline.operators.base.sentences import format_quantity
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.families.vlm import ChatModel
 from plumbline.operators.models.model import ModelConfig
@@ -22,9 +22,9 @@ from plumbline.pipelines.sweeps.pairing import measure_selections
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.suite import PlannedSuite
 
-NO_MODEL = "none"
+NO_MODEL_TEXT = "none"
 """Text in place of the model calls for a stage that uses no model, such as questions from a template."""
-ASSETS_PREFIX = f"{(ROOT / 'assets').resolve()}/"
+ASSETS_PREFIX = f"{(PACKAGE_FOLDER / 'assets').resolve()}/"
 """Folder with the embedded benchmark."""
 MAX_LISTED_BROKEN_CELLS = 10
 """Maximum number of damaged or lost cells that are listed."""
@@ -47,7 +47,7 @@ def show_cells(console: Console, planned: PlannedSweep, *, full: bool = True) ->
         _show_stages(console, nodes)
         _show_pairs(console, planned)
     _show_costs(console, planned)
-    _show_work(console, nodes, planned.executor, planned.config, full=full, complete=_explain_complete(planned))
+    _show_work(console, nodes, planned.executor, planned.config, full=full, complete=_explain_no_work(planned))
 
 
 def show_suite_plan(console: Console, planned: PlannedSuite, *, full: bool = True) -> None:
@@ -64,12 +64,11 @@ def show_suite_plan(console: Console, planned: PlannedSuite, *, full: bool = Tru
     nodes = planned.workload.nodes
     if nodes and full:
         _show_stages(console, nodes)
-    complete = "everything is in the store" if all(map(_explain_complete, planned.sweeps.values())) else ""
+    complete = "everything is in the store" if all(map(_explain_no_work, planned.sweeps.values())) else ""
     _show_work(console, nodes, planned.executor, planned.config, full=full, complete=complete)
 
 
 def _show_sources(console: Console, planned: PlannedSweep, *, full: bool) -> None:
-    """Print a benchmark, the origins of its prompts and images, and metric options that the sweep or a model sets."""
     sources, config, images = planned.sources, planned.config, _count_images(planned)
     pairs = f" x {len(sources.generators)} generators = {images} images" if sources.generators else ""
     whole = f" of {sources.full_size.prompts}" if sources.full_size is not None else ""
@@ -106,14 +105,13 @@ def _show_stages(console: Console, nodes: Sequence[NodePlan]) -> None:
     for planned in nodes:
         if planned.cells:
             counts = (planned.cells, planned.cells - planned.missing, planned.missing, planned.images)
-            calls = NO_MODEL if planned.node.model is None else str(planned.model_calls)
+            calls = NO_MODEL_TEXT if planned.node.model is None else str(planned.model_calls)
             rows.append([planned.node.name, *map(str, counts), calls])
     names = ("stage", "cells", "cached", "missing", "rows", "model calls, about")
     show_table(console, "plan", names, rows, numbers=slice(1, None))
 
 
 def _show_pairs(console: Console, planned: PlannedSweep) -> None:
-    """Print what each way of selecting pairs would cost, if metrics compare pairs of images."""
     nodes = {item.node.name: item.node for item in planned.plan.nodes if item.node.stage in PAIR_STAGES}
     selections = [metric.pair_selection for node in nodes.values() for metric in node.metrics.values()]
     if not selections or selections[0] is None:
@@ -133,12 +131,11 @@ def _show_pairs(console: Console, planned: PlannedSweep) -> None:
 
 
 def _show_verified(console: Console, planned: PlannedSweep) -> None:
-    """Print the damaged and lost cells if the cells were verified."""
     if planned.verified is None:
         return
     read, broken = planned.verified
     found = f"{len(broken)} damaged or lost" if broken else "all are intact"
-    say(console, f"verify: {plural(read, 'cell')} read, {found}")
+    say(console, f"verify: {format_quantity(read, 'cell')} read, {found}")
     for path in broken[:MAX_LISTED_BROKEN_CELLS]:
         warn(console, f"{planned.store.place.url}/{path}: damaged or lost, will be recomputed")
     if len(broken) > MAX_LISTED_BROKEN_CELLS:
@@ -146,7 +143,6 @@ def _show_verified(console: Console, planned: PlannedSweep) -> None:
 
 
 def _show_problems(console: Console, planned: PlannedSweep) -> None:
-    """Print the problems with a benchmark's sources, and warn about metrics that ignore the sources of edits."""
     sources, config, plan = planned.sources, planned.config, planned.plan
     for broken in sources.broken:
         warn(console, f"{broken.generator}: {broken.message}")
@@ -180,8 +176,8 @@ def _show_problems(console: Console, planned: PlannedSweep) -> None:
             )
 
 
-def _explain_complete(planned: PlannedSweep) -> str:
-    """Return the reason why there is nothing to compute; empty for `retry_failed`, which prints its own reason."""
+def _explain_no_work(planned: PlannedSweep) -> str:
+    """Return the reason why there is nothing to compute; empty if `retry_failed` is set, which prints its own."""
     if planned.config.retry_failed:
         return ""
     return "everything is in the store" if planned.plan.cells else "no image can be read"
@@ -190,7 +186,6 @@ def _explain_complete(planned: PlannedSweep) -> str:
 def _show_work(
     console: Console, nodes: Sequence[NodePlan], executor: Executor, config: AnySweep, *, full: bool, complete: str
 ) -> None:
-    """Print where missing cells will be computed, with downloads and GPUs; if none are missing, print `complete`."""
     missing = [item for item in nodes if item.missing]
     if not missing:
         if complete:
@@ -200,8 +195,8 @@ def _show_work(
         total, calls = sum(item.cells for item in nodes), sum(item.model_calls for item in missing)
         say(
             console,
-            f"{sum(item.missing for item in missing)} of {plural(total, 'cell')} to compute, with about "
-            f"{plural(calls, 'model call')} (dry_run=true lists the stages)",
+            f"{sum(item.missing for item in missing)} of {format_quantity(total, 'cell')} to compute, with about "
+            f"{format_quantity(calls, 'model call')} (dry_run=true lists the stages)",
         )
     say(console, f"runs {executor.location}")
     models = {id(model): model for item in missing for model in item.node.models.values()}.values()
@@ -219,7 +214,6 @@ def _show_work(
 
 
 def _show_costs(console: Console, planned: PlannedSweep) -> None:
-    """Print the estimated cost of services, and which services have no price."""
     for node, calls, read, written, cost, run_id in estimate_costs(planned.plan, planned.store):
         source = "according to the model's prices" if run_id is None else f"as in run {run_id}"
         each = f"{read:.0f} tokens read and {written:.0f} written each, {source}"

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from plumbline.jobs.display.console import say
 from plumbline.operators.stages.table import STAGES
-from plumbline.pipelines.running.events import Event, NodeProgress, PhaseStarted, Totals
+from plumbline.pipelines.running.events import Event, NodeProgress, PhaseStarted, ProgressTotals
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 
 LINE_INTERVAL, MAX_LINE_INTERVAL = 30.0, 600.0
@@ -80,9 +80,9 @@ class ProgressDisplay:
             console=console,
             disable=not console.is_terminal,
         )
-        self.bars.last_line = self._describe_rest
+        self.bars.last_line = self._describe_phase_or_time_left
         self.afterwards = afterwards
-        self.totals = Totals()
+        self.totals = ProgressTotals()
         self.tasks: dict[str, TaskID] = {}
         self.interval, self.last_line = LINE_INTERVAL, time.monotonic()
         self.late_phase = Timer(PHASE_DELAY_SECONDS, str)
@@ -113,18 +113,17 @@ class ProgressDisplay:
         self.phase = None
         self.late_phase.cancel()
         self.totals.add(event)
-        is_done = self._advance(event.node, self.totals.nodes[event.node])
+        is_done = self._update_bar(event.node, self.totals.nodes[event.node])
         if not self.console.is_terminal:
-            self._log(event.node if is_done else None)
+            self._print_progress_line(event.node if is_done else None)
 
-    def _describe_rest(self) -> str:
-        """Return the text of the line below the bars: the current phase, or the total time left."""
+    def _describe_phase_or_time_left(self) -> str:
         if self.phase is not None:
             return f"{self.phase}, {format_minutes(time.monotonic() - self.phase_began)}"
         return _describe_time_left(self.totals.nodes.values(), self.afterwards)
 
-    def _advance(self, name: str, state: NodeProgress) -> bool:
-        """Draw a stage's bar; return True if the stage has just become complete."""
+    def _update_bar(self, name: str, state: NodeProgress) -> bool:
+        """Update a stage's bar, or add it; return True if the stage has just become complete."""
         rate = describe_rate(name, state.rows, state.seconds)
         fields: dict[str, Any] = {"rate": rate, "calls": _format_calls(state), "failed": state.failed_rows}
         if name not in self.tasks:
@@ -133,7 +132,7 @@ class ProgressDisplay:
         self.bars.update(self.tasks[name], total=state.missing, completed=state.cells, **fields)
         return before < state.cells == state.missing
 
-    def _log(self, done: str | None) -> None:
+    def _print_progress_line(self, done: str | None) -> None:
         due = time.monotonic() - self.last_line > self.interval
         for name, state in self.totals.nodes.items():
             is_working = (state.cells or state.calls) and state.cells < state.missing
@@ -162,8 +161,8 @@ def _describe_time_left(nodes: Iterable[NodeProgress], afterwards: float) -> str
 
 
 def _format_calls(state: NodeProgress) -> str:
-    """Return the number of completed model calls, including calls for unfinished cells, and the planned number."""
-    return f"{state.calls} of about {state.expected_calls} calls, " if state.expected_calls and state.calls else ""
+    """Return the number of model calls and encoded images so far, in unfinished cells too, and the planned number."""
+    return f"{state.calls} of about {state.expected_calls} steps, " if state.expected_calls and state.calls else ""
 
 
 def _estimate_seconds_left(state: NodeProgress) -> float | None:

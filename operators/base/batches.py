@@ -14,18 +14,21 @@ Result = TypeVar("Result")
 Used = TypeVar("Used", contravariant=True)
 
 
-class _Calls(threading.local):
+class _CallCounter(threading.local):
     made = 0
 
 
-_CALLS = _Calls()
+_CALL_COUNTER = _CallCounter()
 _LISTENERS: list[Callable[[int], None]] = []
 """Functions to call with the number of calls, whenever a model in this process has answered calls."""
 
 
 @contextmanager
 def notify_of_calls(listener: Callable[[int], None]) -> Iterator[None]:
-    """Within the context, call the listener whenever calls are answered, with their number, in their thread."""
+    """Call `listener` with the number of answered calls each time that a model answers some within the context.
+
+    The listener runs in the thread that called the model.
+    """
     _LISTENERS.append(listener)
     try:
         yield
@@ -38,16 +41,16 @@ def count_calls(made: int) -> None:
 
     A call is an encoded image, an answered question or a reply.
     """
-    _CALLS.made += made
+    _CALL_COUNTER.made += made
     for listener in dict.fromkeys(tuple(_LISTENERS)):  # parallel shards may add the same listener twice
         listener(made)
 
 
 def call_and_count(call: Callable[[Sequence[Row]], Sequence[Result]], rows: Sequence[Row]) -> Sequence[Result]:
-    """Return the results of the call, and count one call per row unless `call` has already counted its calls."""
-    before = _CALLS.made
+    """Return `call(rows)`; if `call` counted no calls itself, count one call per row."""
+    before = _CALL_COUNTER.made
     results = call(rows)
-    if _CALLS.made == before:
+    if _CALL_COUNTER.made == before:
         count_calls(len(rows))
     return results
 
@@ -59,9 +62,9 @@ class BatchSize:
         self.rows = rows
 
     def shrink(self, rows: int, before: int) -> None:
-        """Halve the size after a batch of `rows` rows ran out of memory.
+        """Reduce the size after a batch of `rows` rows ran out of memory: to at most half as many rows.
 
-        If a single row is too large, other rows may still fit, so the size is reset to `before`, its value before that
+        If the batch had a single row, other rows may be smaller: the size is reset to `before`, its value before that
         row.
         """
         self.rows = min(self.rows, rows // 2) if rows > 1 else before

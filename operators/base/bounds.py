@@ -12,7 +12,7 @@ class Bound(NamedTuple):
     """Condition that a configuration value must meet, with its description for messages."""
 
     expected: str
-    """The condition in words, as in "expected at least 1"."""
+    """The condition as text, as in "expected at least 1"."""
     holds: Callable[[Any], bool]
 
 
@@ -40,7 +40,6 @@ class BoundsChecked:
     """Prefix of field names in messages, such as `limits.`."""
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for the first value that is out of bounds."""
         for field in fields(cast(Any, self)):
             value = getattr(self, field.name)
             for bound in _find_bounds(field.type):
@@ -53,7 +52,6 @@ class BoundsChecked:
 
 
 def _find_bounds(hint: Any) -> Iterator[Bound]:
-    """Yield the bound that a field's type declares, if there is one."""
     yield from (part for part in getattr(hint, "__metadata__", ()) if isinstance(part, Bound))
     if type(None) in (options := get_args(hint)):
         for bound in (bound for option in options for bound in _find_bounds(option)):

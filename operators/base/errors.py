@@ -15,7 +15,7 @@ class ConfigError(PlumblineError):
 
 
 class MissingExtra(ConfigError):
-    """Error about a package that a feature needs and that is not installed; one of our extras contains the package."""
+    """Error about a missing package that one of our extras would install."""
 
 
 class SourceError(PlumblineError):
@@ -46,7 +46,7 @@ class RefusedUri(PlumblineError):
 
 
 class HopelessRow(PlumblineError):
-    """Error of a model about a row that it can never process, such as a prompt that exceeds its context."""
+    """Error raised by a model for a row that it can never process, such as a prompt that exceeds its context."""
 
     def __init__(self, error: RowError) -> None:
         super().__init__(error.message)
@@ -57,7 +57,7 @@ ZERO_WIDTH_JOINER = "\u200d"
 """Zero-width joiner, which combines emoji. It is allowed although it is not printable, because it hides no text."""
 
 
-def printable(text: str) -> str:
+def replace_invisible(text: str) -> str:
     """Return the text with "?" for each invisible character, which could hide or reverse the text around it."""
     return "".join(char if char.isprintable() or char in ("\n", "\t", ZERO_WIDTH_JOINER) else "?" for char in text)
 
@@ -66,8 +66,8 @@ DISTRIBUTION = "plumbline-t2i"
 """Name of this package on PyPI, as in pyproject.toml."""
 
 
-def install_remedy(extra: str) -> str:
-    """Return text that tells the user how to install the extra that contains a missing library."""
+def format_install_remedy(extra: str) -> str:
+    """Return the instruction to install an extra, for errors about a missing package."""
     return f"install the extra {extra!r} of {DISTRIBUTION} (in a checkout: pip install -e '.[{extra}]')"
 
 
@@ -84,10 +84,7 @@ MAX_NAME_CHARACTERS = 200
 
 
 def suggest(name: str, known: Iterable[str], otherwise: str = "remove it or correct its name") -> str:
-    """Return text that tells the user which known names are most similar to an unknown name.
-
-    If none is similar, return `otherwise`.
-    """
+    """Return text that suggests the known names most similar to an unknown name; `otherwise` if none is similar."""
     near = get_close_matches(name, list(known), n=2, cutoff=0.5) if len(name) <= MAX_NAME_CHARACTERS else []
     return f"did you mean {' or '.join(near)}?" if near else otherwise
 

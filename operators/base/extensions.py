@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from packaging.version import Version
 
-from plumbline.operators.base.errors import DISTRIBUTION, ConfigError, MissingExtra, install_remedy
+from plumbline.operators.base.errors import DISTRIBUTION, ConfigError, MissingExtra, format_install_remedy
 
 T = TypeVar("T")
 EXTENSION_NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -102,7 +102,6 @@ class Extensions(Mapping[str, T], Generic[T]):
 
 @cache
 def _read_plugin_entry_points() -> Mapping[str, Mapping[str, str]]:
-    """Return the entry points of our plugins by group and name, as `module:attribute`."""
     declared: dict[str, dict[str, str]] = {}
     for file in sorted(PLUGINS_FOLDER.glob("*/entry_points.txt")):
         parser = ConfigParser(delimiters="=", interpolation=None)
@@ -114,7 +113,7 @@ def _read_plugin_entry_points() -> Mapping[str, Mapping[str, str]]:
 
 
 def declare_modules(package: str, names: Iterable[str], attribute: str) -> dict[str, str]:
-    """Return entry points by name: the object called `attribute` of each of these modules in a package."""
+    """Return an entry point `package.NAME:attribute` for each module name, by name."""
     return {name: f"{package}.{name}:{attribute}" for name in names}
 
 
@@ -123,7 +122,7 @@ def _name_package(point: EntryPoint) -> str:
 
 
 def _find_remedy(point: EntryPoint) -> str:
-    return install_remedy(point.name) if point.dist is None else f"fix or uninstall {point.dist.name}"
+    return format_install_remedy(point.name) if point.dist is None else f"fix or uninstall {point.dist.name}"
 
 
 EXTRA_REQUIREMENT_PATTERN = re.compile(r"""(?P<package>[\w.-]+).*\bextra\s*==\s*["'](?P<extra>[\w-]+)["']""")
@@ -146,7 +145,7 @@ def find_missing_packages(extra: str) -> tuple[str, ...]:
 def require_extra(extra: str, what: str) -> None:
     """Raise MissingExtra if a package of the extra is not installed; `what` is the feature that needs it."""
     if missing := find_missing_packages(extra):
-        raise MissingExtra(f"{what} needs {', '.join(missing)}; {install_remedy(extra)}")
+        raise MissingExtra(f"{what} needs {', '.join(missing)}; {format_install_remedy(extra)}")
 
 
 @contextmanager
@@ -155,7 +154,7 @@ def explain_missing_extra(extra: str, what: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise MissingExtra(f"{what} needs {error.name}; {install_remedy(extra)}") from error
+        raise MissingExtra(f"{what} needs {error.name}; {format_install_remedy(extra)}") from error
 
 
 def require_release(package: str, oldest: str, what: str) -> None:

@@ -10,14 +10,17 @@ from plumbline.operators.base import schemas
 
 
 def count_failures(errors: pa.Table) -> pa.Table:
-    """Return the first failure of each kind with the number of failures (schema FAILURES); `errors` has ERRORS."""
+    """Return the first row of each kind of error, with the number of rows of that kind (schema FAILURES).
+
+    `errors` has the schema ERRORS. Kinds are distinguished as in `merge_failures`.
+    """
     return merge_failures([errors.append_column("rows", pa.repeat(pa.scalar(1, pa.int64()), len(errors)))])
 
 
 def merge_failures(tables: Sequence[pa.Table]) -> pa.Table:
-    """Return one table of failures (schema FAILURES) with the numbers of all the given tables added up.
+    """Return one table of failures (schema FAILURES): the first of equal failures, with the sum of their row counts.
 
-    Rows of the same kind are counted separately if only some are retryable, or if only some are in a file.
+    Two failures are equal if they have the same kind, both or neither are retryable, and both or neither are in a file.
     """
     table = pa.concat_tables([schemas.FAILURES.empty_table(), *tables])
     marked = table.append_column("in_file", pc.is_valid(table.column("file")))
@@ -43,7 +46,7 @@ def count_rows_by_kind(failures: pa.Table) -> list[tuple[str, int]]:
     return sorted(counts, key=lambda pair: (-pair[1], pair[0]))
 
 
-def name_row(row: Mapping[str, Any], *columns: str) -> str:
-    """Return text that identifies a failed row by these columns and its image id or, without one, its prompt id."""
+def describe_row_ids(row: Mapping[str, Any], *columns: str) -> str:
+    """Return text that identifies a failed row by these columns and its image id (its prompt id if it has no image)."""
     ids = [f"{kind} {row[f'{kind}_id']}" for kind in ("image", "prompt") if row[f"{kind}_id"] is not None]
     return ", ".join([*(row[column] for column in columns), *ids[:1]])

@@ -91,12 +91,12 @@ def read_usage(table: pa.Table) -> Usage | None:
     return Usage(**json.loads(found)) if found is not None else None
 
 
-def attach_kept(table: pa.Table, kept: int) -> pa.Table:
+def attach_kept_count(table: pa.Table, kept: int) -> pa.Table:
     """Return the table with the number of rows that were copied from earlier cells (`kept`) in its metadata."""
     return table.replace_schema_metadata({**(table.schema.metadata or {}), KEPT_KEY: str(kept)})
 
 
-def read_kept(table: pa.Table) -> int:
+def read_kept_count(table: pa.Table) -> int:
     """Return the number of rows copied from earlier cells, as stored in the table's metadata."""
     return int((table.schema.metadata or {}).get(KEPT_KEY, 0))
 
@@ -108,8 +108,8 @@ def join_tables(tables: Sequence[pa.Table]) -> pa.Table:
     table = pa.concat_tables([part.replace_schema_metadata(None) for part in tables])
     usages = [usage for usage in map(read_usage, tables) if usage is not None]
     counted = attach_usage(table, reduce(Usage.plus, usages)) if usages else table
-    kept = sum(map(read_kept, tables))
-    return attach_kept(counted, kept) if kept else counted
+    kept = sum(map(read_kept_count, tables))
+    return attach_kept_count(counted, kept) if kept else counted
 
 
 def count_error_kinds(cell: pa.Table) -> dict[str, int]:
@@ -128,8 +128,8 @@ def is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value)) or type(value).__name__ in PANDAS_NULLS
 
 
-def require_once(found: Sequence[str], read: Iterable[str], where: str) -> None:
-    """Raise SourceError if one of the columns in `read` occurs several times in the file `where`."""
+def require_unique_columns(found: Sequence[str], read: Iterable[str], where: str) -> None:
+    """Raise SourceError if a column in `read` occurs more than once among the columns `found` in the file `where`."""
     twice = [name for name in read if found.count(name) > 1]
     if twice:
         raise SourceError(

@@ -327,8 +327,8 @@ GRAPH_NODES = pa.schema(
 `level` the number of these errors; a node may have several images.
 
 `generator` made the image, and `prompt_source` is the origin of the graph's prompt. `parents` are the nodes with an
-edge to this node; as in the release, walks do not follow these edges. `errors` has all errors of the node, each written
-as `type: error`. These four columns are null if unknown.
+edge to this node; as in upstream's code, walks do not follow these edges. `errors` has all errors of the node, each
+written as `type: error`. These four columns are null if unknown.
 """
 
 GRAPH_CONTENTS = pa.schema([*texts("about", "subset", "name"), ("n", pa.int64()), *floats("share")])

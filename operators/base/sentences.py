@@ -27,13 +27,13 @@ class Sentence(NamedTuple):
 
 
 class FirstRows(NamedTuple, Generic[Row]):
-    """The rows of a table or list that are shown, which are the first ones, and how many are left out."""
+    """The first rows of a table or list, which are shown, and the number of rows that are left out."""
 
     rows: list[Row]
     left_out: int = 0
 
 
-def first_rows(rows: Sequence[Row], limit: int) -> FirstRows[Row]:
+def take_first_rows(rows: Sequence[Row], limit: int) -> FirstRows[Row]:
     return FirstRows(list(rows[:limit]), max(len(rows) - limit, 0))
 
 
@@ -46,26 +46,29 @@ class ShownTable(NamedTuple):
     rows: Sequence[Sequence[str]]
 
 
-NOTHING = "–"
+NO_VALUE_MARK = "–"
 """Text shown for a missing value."""
 
 
-def number(value: float | None, digits: int = 3) -> str:
-    """Return a score as text with this many digits after the point; a missing value or nan becomes NOTHING."""
-    return NOTHING if value is None or math.isnan(value) else f"{value:.{digits}f}".replace("-", "−")
+def format_number(value: float | None, digits: int = 3) -> str:
+    """Return a score as text with this many digits after the point; a missing value or nan becomes NO_VALUE_MARK."""
+    return NO_VALUE_MARK if value is None or math.isnan(value) else f"{value:.{digits}f}".replace("-", "−")
 
 
-def signed(value: float | None, digits: int = 3) -> str:
-    """Return a difference as text with its sign, such as +0.120; a rounded 0 has none, a missing value is NOTHING."""
+def format_signed(value: float | None, digits: int = 3) -> str:
+    """Return a difference as text with its sign, such as +0.120.
+
+    A difference that rounds to 0 has no sign; a missing value or nan becomes NO_VALUE_MARK.
+    """
     if value is None or math.isnan(value):
-        return NOTHING
+        return NO_VALUE_MARK
     text = f"{abs(value):.{digits}f}"
     return text if float(text) == 0 else f"{'+' if value > 0 else '−'}{text}"
 
 
-def percent(share: float) -> str:
-    """Return a fraction as a percentage, such as 12.5%; nan becomes NOTHING."""
-    return number(None) if math.isnan(share) else f"{100 * share:.1f}%"
+def format_percent(share: float) -> str:
+    """Return a fraction as a percentage, such as 12.5%; nan becomes NO_VALUE_MARK."""
+    return format_number(None) if math.isnan(share) else f"{100 * share:.1f}%"
 
 
 NO_INTERVAL = "no interval"
@@ -73,7 +76,7 @@ WHY_NO_INTERVAL = "No interval is shown if too few prompts differ from the rest 
 """Note below tables that contain NO_INTERVAL."""
 
 
-def format_interval(low: float | None, high: float | None, show: Callable[[float | None], str] = number) -> str:
+def format_interval(low: float | None, high: float | None, show: Callable[[float | None], str] = format_number) -> str:
     """Return an interval as text, such as `0.2 to 0.4`, or NO_INTERVAL if the bounds are missing.
 
     `show` formats each bound.
@@ -91,24 +94,24 @@ def describe_interval(low: float | None, high: float | None) -> str:
 
 def format_p_value(value: float) -> str:
     if math.isnan(value):
-        return NOTHING
+        return NO_VALUE_MARK
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def count(value: int | None) -> str:
-    """Return a whole number as text with thousands separators; None becomes NOTHING."""
-    return NOTHING if value is None else f"{value:,}"
+def format_count(value: int | None) -> str:
+    """Return a whole number as text with thousands separators; None becomes NO_VALUE_MARK."""
+    return NO_VALUE_MARK if value is None else f"{value:,}"
 
 
-def names(listed: Sequence[str], limit: int = MAX_LISTED_NAMES) -> str:
+def format_names(listed: Sequence[str], limit: int = MAX_LISTED_NAMES) -> str:
     """Return text such as `a, b and c`; after `limit` names, the rest is only counted: `a, b, c, d and 7 more`."""
     if len(listed) > limit + 1:
         return f"{', '.join(listed[:limit])} and {len(listed) - limit} more"
     return listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])} and {listed[-1]}"
 
 
-def plural(count: int, word: str) -> str:
-    """Return a count with its noun, which gets an s unless the count is 1: `1 pair` or `2 pairs`."""
+def format_quantity(count: int, word: str) -> str:
+    """Return a count with its noun, such as `1 pair` or `2 pairs`."""
     return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 

@@ -1,1 +1,1 @@
-"""Reads and decodes images of table rows within limits, samples videos, and preprocesses images for all questions."""
+"""Reads, checks, decodes and preprocesses the images of a table's rows, and samples frames from videos."""

@@ -14,7 +14,7 @@ from plumbline.operators.images.image_formats import (
     iterate_png_chunks,
     open_image,
 )
-from plumbline.operators.images.videos import FRAME_SECONDS, Clips
+from plumbline.operators.images.videos import FRAME_SECONDS_KEY, Clips
 
 MAX_FRAMES = 10_000
 """Maximum number of frames of one animation."""
@@ -32,7 +32,9 @@ class Animation:
     """Milliseconds for which each frame is shown; empty for AVIF, whose decoder returns them only with the frames."""
     width: int = 0
     height: int = 0
-    """Size of the smallest canvas that contains all frames; 0 if Pillow reads the size from the header."""
+    """Height of the smallest canvas that contains all frames (`width` is its width); both are 0 if Pillow reads them
+    from the header.
+    """
     first: int = 0
     """Index that Pillow gives the first frame. In a PNG, the image at index 0 may only be meant for viewers that do not
     support animation.
@@ -72,8 +74,8 @@ def sample_animation(
         check_size(max(image.width, animation.width), max(image.height, animation.height))
         delays = [*animation.delays]
         if not delays:  # only the decoded frames of an AVIF have delays
-            for number in range(_check_count(getattr(image, "n_frames", 1))):
-                _load(image, number, stop)
+            for number in range(_check_frame_count(getattr(image, "n_frames", 1))):
+                _load_frame(image, number, stop)
                 delays.append(float(image.info.get("duration", DEFAULT_DELAY)))
         durations = np.array([delay if delay > MIN_DELAY else DEFAULT_DELAY for delay in delays])
         length = float(durations.sum())
@@ -82,24 +84,23 @@ def sample_animation(
         middles = (np.array(sampled) + 0.5) * length / ticks
         wanted = np.searchsorted(np.cumsum(durations), middles, side="right").tolist()
         for number in range(len(delays)):
-            _load(image, animation.first + number, stop)
+            _load_frame(image, animation.first + number, stop)
             for _ in range(wanted.count(number)):
                 frame = image.convert("RGB")
-                frame.info = {FRAME_SECONDS: length / 1000 / len(sampled)}
+                frame.info = {FRAME_SECONDS_KEY: length / 1000 / len(sampled)}
                 yield frame
 
 
-def _load(image: Image.Image, number: int, stop: float) -> None:
+def _load_frame(image: Image.Image, number: int, stop: float) -> None:
     if time.thread_time() > stop:
         raise CostlyImage
     image.seek(number)
     image.load()
 
 
-def _check_count(count: int) -> int:
-    """Return `count`, the number of frames. Raise BrokenImage if it exceeds MAX_FRAMES."""
+def _check_frame_count(count: int) -> int:
     if count > MAX_FRAMES:
-        raise BrokenImage(f"it has over {MAX_FRAMES} frames")
+        raise BrokenImage(f"the file has over {MAX_FRAMES} frames")
     return count
 
 
@@ -121,7 +122,7 @@ def _read_gif(gif: bytes) -> Animation:
             )
             width, height = max(width, left + right), max(height, top + below)
             delays.append(delay)
-            _check_count(len(delays))
+            _check_frame_count(len(delays))
             position, delay = position + 11 + _compute_colour_table_size(gif[position + 9]), 0
         else:
             break
@@ -129,12 +130,11 @@ def _read_gif(gif: bytes) -> Animation:
             position += 1 + gif[position]
         position += 1
     if len(delays) > 1 and gif[position : position + 1] != bytes([GIF_TRAILER]):
-        raise BrokenImage("it ends before its last frame")
+        raise BrokenImage("the file ends before its last frame")
     return Animation(delays, width, height)
 
 
 def _compute_colour_table_size(flags: int) -> int:
-    """Return the size in bytes of a GIF's colour table, given its byte of flags; 0 if they say that there is none."""
     return 3 << (flags & 7) + 1 if flags & 0x80 else 0
 
 
@@ -144,7 +144,7 @@ def _read_webp(webp: bytes) -> Animation:
     while position + 8 <= end:
         if webp.startswith(b"ANMF", position):
             delays.append(int.from_bytes(webp[position + 20 : position + 23], "little"))
-            _check_count(len(delays))
+            _check_frame_count(len(delays))
         size = int.from_bytes(webp[position + 4 : position + 8], "little")
         position += 8 + size + size % 2
     return Animation(delays)
@@ -153,7 +153,7 @@ def _read_webp(webp: bytes) -> Animation:
 def _read_png(png: bytes) -> Animation | None:
     """Return the delays of an animated PNG's frames, or None for a still PNG.
 
-    Raise BrokenImage if the file declares another number of frames than it has.
+    Raise BrokenImage if the file declares another number of frames than it has, or has more than MAX_FRAMES.
     """
     declared, first = 0, 0
     delays: list[float] = []
@@ -168,11 +168,11 @@ def _read_png(png: bytes) -> Animation | None:
             elif kind == b"fcTL":
                 numerator, denominator = int.from_bytes(data[20:22]), int.from_bytes(data[22:24])
                 delays.append(1000 * numerator / (denominator or 100))
-                _check_count(len(delays))
+                _check_frame_count(len(delays))
     except BrokenImage:
         if declared < 2:  # decoding it as an image reports what is wrong
             return None
         raise
     if declared != len(delays):
-        raise BrokenImage(f"it has {len(delays)} of {declared} frames")
+        raise BrokenImage(f"the file has {len(delays)} of {declared} frames")
     return Animation(delays, first=first)

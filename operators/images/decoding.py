@@ -13,7 +13,7 @@ from plumbline.operators.images.animations import find_animation, sample_animati
 from plumbline.operators.images.image_formats import (
     DECODED_FORMATS,
     JPEG_SIGNATURE,
-    STORED_IMAGE,
+    STORED_IMAGE_KEY,
     CostlyImage,
     UncheckedImage,
     decode_jpeg,
@@ -78,8 +78,8 @@ class ImageLimits(BoundsChecked):
         names = ("max_pixels", "max_bytes", "max_scans", "max_images")
         return {**{name: getattr(self, name) for name in names}, "decoding": DECODING_VERSION}
 
-    def admit(self, earlier: Mapping[str, int]) -> bool:
-        """Return True if these limits accept every image that the `earlier` limits (from `semantic`) accepted."""
+    def accept_all_of(self, earlier: Mapping[str, int]) -> bool:
+        """Return True if these limits accept every image that the `earlier` limits (a result of `semantic`) accept."""
         now = self.semantic()
         same = earlier.keys() == now.keys() and earlier["decoding"] == now["decoding"]
         return same and all(earlier[name] <= now[name] for name in now)
@@ -136,7 +136,7 @@ def decode_bytes(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
         message = "the PIL.Image is closed; score it inside its `with` block, or call its load() there"
         return RowError("corrupt_image", message)
     try:
-        return _decode(encoded, limits)
+        return _decode_image(encoded, limits)
     except UnidentifiedImageError:
         expected = f"expected an image ({', '.join(DECODED_FORMATS)}) or a video ({VIDEO_FORMATS})"
         return RowError("corrupt_image", f"{expected}, found {_describe_unreadable(encoded)}")
@@ -163,13 +163,13 @@ def _describe_unreadable(encoded: bytes) -> str:
     return f"{kinds[0] if kinds else 'something else'}; generate it again"
 
 
-def _decode(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
+def _decode_image(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
     # The header is checked before any pixel is decoded, so that a decompression bomb costs nothing.
     jpeg = read_jpeg(encoded) if encoded.startswith(JPEG_SIGNATURE) else None
     if jpeg is not None and len(jpeg.scans) > limits.max_scans:
         return make_too_large_error(f"a JPEG of {len(jpeg.scans)} scans", f"max_scans={limits.max_scans}")
     image = open_image(jpeg.encoded if jpeg is not None else encoded, limits.max_seconds)
-    refusal = _refuse_oversize(*image.size, limits) or _refuse_several(image, encoded)
+    refusal = _refuse_oversize(*image.size, limits) or _refuse_multiple_images(image, encoded)
     if refusal is not None:
         return refusal
     if jpeg is not None:
@@ -181,7 +181,7 @@ def _decode(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
     return _convert_to_rgb(image)
 
 
-def _refuse_several(image: Image.Image, encoded: bytes) -> RowError | None:
+def _refuse_multiple_images(image: Image.Image, encoded: bytes) -> RowError | None:
     """Return an error if a file has several images: an animation, or a TIFF with pages other than copies and masks."""
     remedy = "save the intended one as PNG"
     if find_animation(encoded) is not None:
@@ -208,7 +208,7 @@ def _refuse_oversize(width: int, height: int, limits: ImageLimits) -> RowError |
 def _convert_to_rgb(image: Image.Image) -> Image.Image | RowError:
     """Return the first frame as RGB. 16-bit grey is scaled to 8 bits, because Pillow's own conversion would clip it.
 
-    `info[STORED]` keeps the original image if resizing it gives different pixels from resizing its RGB form.
+    `info[STORED_IMAGE_KEY]` keeps the original image if resizing it gives different pixels from resizing its RGB form.
     """
     if image.mode in ("I", "F"):
         message = f"pixels of mode {image.mode} have no fixed range; save the image as 8-bit RGB"
@@ -219,7 +219,7 @@ def _convert_to_rgb(image: Image.Image) -> Image.Image | RowError:
         return image
     rgb = image.convert("RGB")
     if image.mode != "L":
-        rgb.info[STORED_IMAGE] = image
+        rgb.info[STORED_IMAGE_KEY] = image
     return rgb
 
 

@@ -28,7 +28,7 @@ HEAD_BYTES = 1 << 20
 """Number of bytes read from an image whose texts precede the pixels. A WebP is read completely, because its texts come
 last.
 """
-HEADER_SECONDS = 1.0
+HEADER_TIMEOUT = 1.0
 READ_FORMATS = ("PNG", "JPEG", "WEBP")
 EXIF_IFD, USER_COMMENT, CAMERA_MODEL = 0x8769, 0x9286, 0x0110
 UNICODE_PREFIX, ASCII_PREFIX = b"UNICODE\0", b"ASCII\0\0\0"
@@ -49,7 +49,7 @@ JSON_KEYS = {
 }
 """JSON keys of each setting, as used by ComfyUI's nodes, InvokeAI, SwarmUI, Fooocus (also older releases) and NovelAI.
 """
-NOVELAI_CFG = "scale"
+NOVELAI_CFG_KEY = "scale"
 """NovelAI's key for cfg. In ComfyUI's nodes, `scale` means resizing."""
 
 
@@ -57,7 +57,7 @@ def read_image_settings(encoded: bytes) -> dict[str, str]:
     """Return the settings in an image file by name, with its size in pixels; empty if the bytes are no image."""
     try:
         head = encoded if encoded.startswith(b"RIFF") else encoded[:HEAD_BYTES]
-        with Image.open(BoundedBytes(head, HEADER_SECONDS), formats=READ_FORMATS) as image:
+        with Image.open(BoundedBytes(head, HEADER_TIMEOUT), formats=READ_FORMATS) as image:
             texts = ((read, image.info.get(key)) for key, read in CHUNK_READERS.items())
             in_texts = (read(text) for read, text in texts if isinstance(text, str))
             settings = next(filter(None, in_texts), None) or _read_exif(image.info.get("exif"))
@@ -127,13 +127,11 @@ def _read_nodes(text: str) -> dict[str, str]:
 
 
 def _select_settings(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings among the fields of a JSON object, under our names for them."""
     found = {name: next((fields[key] for key in keys if key in fields), None) for name, keys in JSON_KEYS.items()}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def _format_settings(found: Mapping[str, Any]) -> dict[str, str]:
-    """Return settings as strings, by name. The schedule is appended to the sampler; distilled guidance becomes cfg."""
     texts = {name: text for name, value in found.items() if (text := format_value(name, value))}
     schedule, sampler = texts.pop("schedule", ""), texts.get("sampler", "")
     distilled, cfg = texts.pop("distilled", ""), texts.get("cfg", "")
@@ -160,7 +158,7 @@ def _read_invokeai(text: str) -> dict[str, str]:
 
 def _read_novelai(text: str) -> dict[str, str]:
     fields = _parse_object(text)
-    return _format_settings(_select_settings({"cfg": fields.get(NOVELAI_CFG), **fields}))
+    return _format_settings(_select_settings({"cfg": fields.get(NOVELAI_CFG_KEY), **fields}))
 
 
 CHUNK_READERS: Mapping[str, Callable[[str], dict[str, str]]] = {

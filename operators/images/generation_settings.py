@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import pyarrow as pa
 
 from plumbline.operators.base import rows
-from plumbline.operators.base.sentences import names
+from plumbline.operators.base.sentences import format_names
 
 SETTING_NAMES = ("cfg", "steps", "size", "seed", "sampler")
 """Names of the usual settings."""
@@ -96,7 +96,7 @@ def find_setting_columns(
 
 
 def list_source_columns(ways: Mapping[str, ColumnAlternatives]) -> list[str]:
-    """Return all columns that may contain a setting, and the column `settings` of an ingest; empty without `ways`."""
+    """Return all columns that may contain a setting, and SETTINGS_COLUMN, which ingests write; empty without `ways`."""
     return (
         [*dict.fromkeys(column for of in ways.values() for way in of for column in way), SETTINGS_COLUMN]
         if ways
@@ -105,7 +105,7 @@ def list_source_columns(ways: Mapping[str, ColumnAlternatives]) -> list[str]:
 
 
 def format_value(name: str, value: Any) -> str | None:
-    """Return a setting's value as text, the same for 7.5, "7.50" and 7.5e0; None if it is missing or no setting.
+    """Return a setting's value as text, the same for 7.5, "7.50" and 7.5e0; None if it is missing or invalid.
 
     A size is formatted as WIDTHxHEIGHT; a single number means a square.
     """
@@ -249,23 +249,24 @@ def _describe_values(values: ValueCounts | int) -> str:
     if len(values) == 1:
         return next(iter(values))
     most = sorted(values.items(), key=lambda pair: (-pair[1], pair[0]))
-    return names([f"{value} ({n / _count_images(values):.0%})" for value, n in most], MAX_LISTED_VALUES)
+    return format_names([f"{value} ({n / _count_images(values):.0%})" for value, n in most], MAX_LISTED_VALUES)
 
 
 def describe_differences(found: Sequence[Difference], run_id: str | None = None) -> str:
-    """Return text on how the settings of two generators differ, such as `cfg 4 against 7.5`; empty without any.
+    """Return text that lists differences in settings; empty if there are none.
 
-    With the `run_id` of an earlier run, it is on how one generator differs between two runs: `cfg 4 here, 7.5 in RUN`.
+    The text is about two generators, as in `cfg 4 against 7.5`. With the `run_id` of an earlier run, it is about one
+    generator in two runs, as in `cfg 4 here, 7.5 in RUN`.
     """
     texts = [
         f"{name} {ours} against {theirs}" if run_id is None else f"{name} {ours} here, {theirs} in {run_id}"
         for name, ours, theirs in found
     ]
-    return names(texts, MAX_LISTED_VALUES) if texts else ""
+    return format_names(texts, MAX_LISTED_VALUES) if texts else ""
 
 
 def describe_changed_settings(before: Mapping[str, Any], after: Mapping[str, Any], generator: str) -> str:
-    """Return text on how a generator's settings differ between two runs' manifests; empty if they do not."""
+    """Return text that lists how a generator's settings differ between two runs' manifests; empty if they do not."""
     ours, theirs = (read_all_settings(manifest).get(generator, {}) for manifest in (after, before))
     return describe_differences(compare_settings(ours, theirs), str(before.get("run_id", "")))
 
@@ -288,10 +289,10 @@ def write_setting_notes(manifest: Mapping[str, Any], generators: Sequence[str]) 
         ]
         if mixed:
             notes.append(
-                f"The images of {generator} were made with several settings: {names(mixed, MAX_LISTED_VALUES)}."
+                f"The images of {generator} were made with several settings: {format_names(mixed, MAX_LISTED_VALUES)}."
             )
     if settings and (unknown := [name for name in generators if name not in settings]):
-        notes.append(f"No settings are known for {names(unknown)}.")
+        notes.append(f"No settings are known for {format_names(unknown)}.")
     return notes
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image, ImageFile
 
 DECODED_FORMATS = ("PNG", "JPEG", "WEBP", "AVIF", "GIF", "BMP", "TIFF")
-STORED_IMAGE = "stored"
+STORED_IMAGE_KEY = "stored"
 """Key in the `info` of an RGB image for the image as stored in its file, with a palette or transparency."""
 
 MAX_READS_PER_FILE = 8
@@ -43,7 +43,7 @@ space.
 """
 COEFFICIENTS_PER_BLOCK = 64
 """Number of coefficients per block and component."""
-COLOUR_SPACES = {"L": "GRAY", "RGB": "RGB", "CMYK": "CMYK"}
+TURBOJPEG_COLOUR_SPACES = {"L": "GRAY", "RGB": "RGB", "CMYK": "CMYK"}
 """TurboJPEG's names for Pillow's modes."""
 UNKNOWN_SAMPLING_MESSAGE = "Could not determine subsampling"
 """TurboJPEG's message for a JPEG with a chroma subsampling that it does not support, such as a CMYK JPEG with 4:2:0."""
@@ -60,15 +60,15 @@ END_OF_BITMAP, DELTA = 1, 2
 """Meanings of the second byte after a run length of zero."""
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-PACKED_NOTES = (b"zTXt", b"iTXt", b"iCCP")
-"""Chunks that contain text or a colour profile, which may be compressed."""
+COMPRESSIBLE_CHUNK_TYPES = (b"zTXt", b"iTXt", b"iCCP")
+"""Types of the PNG chunks whose content, text or a colour profile, may be compressed."""
 PNG_SAMPLES_PER_PIXEL = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 """Number of samples per pixel, by colour type."""
 ADAM7_PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 """First column, first row, column step and row step of each pass of an interlaced PNG."""
-PIECE_BYTES = 1 << 16
-BIT_DEPTH, BITS = 24, 8
-"""Byte offset of a PNG's bit depth, and the usual depth."""
+INFLATE_CHUNK_BYTES = 1 << 16
+BIT_DEPTH_OFFSET, USUAL_BIT_DEPTH = 24, 8
+"""Byte offset of a PNG's bit depth in the file, and the usual bit depth."""
 
 
 class CostlyImage(Exception):
@@ -84,7 +84,7 @@ class UncheckedImage(Exception):
 
 
 class BoundedBytes(io.BytesIO):
-    """Byte stream that limits the time and the number of reads, because Pillow trusts any header.
+    """Byte stream that limits the time and the number of bytes read, because Pillow trusts any header.
 
     The work between two reads is bounded by the image's pixels and scans.
     """
@@ -96,14 +96,17 @@ class BoundedBytes(io.BytesIO):
         self.left = MAX_TIFF_HEADER_BYTES if encoded.startswith(TIFF_SIGNATURES) else MAX_READS_PER_FILE * self.size
 
     def end_header(self, n_frames: int) -> None:
-        """Set a new limit for reading the pixels of `n_frames` frames; each may be read up to one block too far."""
+        """Set the number of bytes that may still be read, for the pixels of `n_frames` frames.
+
+        The decoder may read up to one block beyond each frame.
+        """
         self.left = MAX_READS_PER_FILE * self.size + n_frames * ImageFile.MAXBLOCK
 
     def read(self, size: int | None = -1, /) -> bytes:
         piece = super().read(size)
         self.left -= len(piece)
         if self.left < 0:
-            raise BrokenImage("its header is too large, or refers to the same bytes over and over")
+            raise BrokenImage("the header is too large, or refers to the same bytes over and over")
         if time.thread_time() > self.stop:
             raise CostlyImage
         return piece
@@ -119,7 +122,7 @@ class Jpeg(NamedTuple):
 
 
 def read_jpeg(encoded: bytes) -> Jpeg:
-    """Return a JPEG's frame and scans. Raise BrokenImage if it has more than MAX_SEGMENTS segments."""
+    """Return a JPEG without its metadata, with its frame and scans; raise BrokenImage for too many segments."""
     bare, scans = [JPEG_SIGNATURE[:2]], list[bytes]()
     frame = b""
     marker = MARKER_PATTERN.search(encoded, len(JPEG_SIGNATURE[:2]))
@@ -138,7 +141,7 @@ def read_jpeg(encoded: bytes) -> Jpeg:
             scans.append(segment)
         frame = segment if code in FRAME_MARKERS else frame
         marker = following
-    raise BrokenImage(f"it has over {MAX_SEGMENTS} segments")
+    raise BrokenImage(f"the file has over {MAX_SEGMENTS} segments")
 
 
 def open_image(encoded: bytes, seconds: float, n_frames: int = 1) -> Image.Image:
@@ -147,17 +150,17 @@ def open_image(encoded: bytes, seconds: float, n_frames: int = 1) -> Image.Image
     Pillow ignores the checksums of a PNG when it decodes the pixels.
     """
     bare = encoded
-    if encoded.startswith(PNG_SIGNATURE) and any(note in encoded for note in PACKED_NOTES):
+    if encoded.startswith(PNG_SIGNATURE) and any(note in encoded for note in COMPRESSIBLE_CHUNK_TYPES):
         # Pillow limits the size of compressed texts and profiles. No pixel depends on them, and image generators write
         # whole workflows there.
-        bare = _select_chunks(encoded, lambda chunk_type: chunk_type not in PACKED_NOTES)
+        bare = _select_chunks(encoded, lambda chunk_type: chunk_type not in COMPRESSIBLE_CHUNK_TYPES)
     stream = BoundedBytes(bare, seconds)
     image = Image.open(stream, formats=DECODED_FORMATS)
     stream.end_header(n_frames)
     if image.format == "PNG":
         for chunk_type, data, checksum in iterate_png_chunks(encoded):
             if zlib.crc32(data, zlib.crc32(chunk_type)) != checksum:
-                raise BrokenImage(f"the checksum of its {chunk_type.decode('latin-1')!r} chunk is wrong")
+                raise BrokenImage(f"the checksum of the {chunk_type.decode('latin-1')!r} chunk is wrong")
     return image
 
 
@@ -171,7 +174,7 @@ def decode_png(image: Image.Image, png: bytes) -> Image.Image | None:
         import imagecodecs
     except ModuleNotFoundError:
         return None
-    plain = image.mode in ("RGB", "RGBA") and png[BIT_DEPTH] == BITS
+    plain = image.mode in ("RGB", "RGBA") and png[BIT_DEPTH_OFFSET] == USUAL_BIT_DEPTH
     if not plain or image.info.get("interlace") or getattr(image, "is_animated", False):
         return None
     try:
@@ -183,7 +186,6 @@ def decode_png(image: Image.Image, png: bytes) -> Image.Image | None:
 
 
 def _select_chunks(png: bytes, wanted: Callable[[bytes], bool]) -> bytes:
-    """Return a PNG with only the chunks whose type is wanted."""
     kept: list[bytes | memoryview] = [PNG_SIGNATURE]
     for chunk_type, data, checksum in iterate_png_chunks(png):
         if wanted(chunk_type):
@@ -198,20 +200,20 @@ def load_whole(image: Image.Image, encoded: bytes) -> None:
     whose decoder hides missing pixels.
     """
     if image.format == "TIFF":
-        _require_strips(image)
+        _require_full_coverage(image)
     image.load()
     if image.format == "PNG":
         last = image.crop((0, image.height - 1, image.width, image.height))
         # Missing rows are black, or hidden between the passes of an interlaced PNG_SIGNATURE.
         if (image.info.get("interlace") or not np.asarray(last).any()) and not _has_every_row(encoded):
-            raise BrokenImage("its data end before its last row")
+            raise BrokenImage("the data end before the last row")
     if image.format == "BMP" and image.info["compression"] in (RLE8, RLE4):
         n_pixels = sum(_iterate_runs(encoded, pixels_in_byte=image.info["compression"]))
         if n_pixels < image.width * image.height:
-            raise BrokenImage("its run-length encoding leaves out some pixels")
+            raise BrokenImage("the run-length encoding leaves out some pixels")
 
 
-def _require_strips(image: Image.Image) -> None:
+def _require_full_coverage(image: Image.Image) -> None:
     """Raise BrokenImage if a TIFF's strips or tiles leave gaps, UncheckedImage if its decoder hides missing data."""
     compression = image.info.get("compression", "raw")
     if compression not in CHECKED_TIFF_COMPRESSIONS:
@@ -221,7 +223,7 @@ def _require_strips(image: Image.Image) -> None:
     for _, (left, upper, right, lower), _, arguments in image.tile:  # type: ignore[attr-defined]
         covered[arguments[0]] += (right - left) * (lower - upper)
     if min(covered.values(), default=0) < image.width * image.height:
-        raise BrokenImage("its strips do not cover the whole image")
+        raise BrokenImage("the strips do not cover the whole image")
 
 
 def _iterate_runs(bmp: bytes, *, pixels_in_byte: int) -> Iterator[int]:
@@ -254,8 +256,8 @@ def _has_every_row(png: bytes) -> bool:
     inflate = zlib.decompressobj()
     for chunk_type, data, _ in iterate_png_chunks(png):
         # Pieces stay small when they are inflated.
-        for start in range(0, len(data) if chunk_type == b"IDAT" else 0, PIECE_BYTES):
-            missing -= len(inflate.decompress(data[start : start + PIECE_BYTES]))
+        for start in range(0, len(data) if chunk_type == b"IDAT" else 0, INFLATE_CHUNK_BYTES):
+            missing -= len(inflate.decompress(data[start : start + INFLATE_CHUNK_BYTES]))
             if missing <= 0:
                 return True
     return False
@@ -269,16 +271,16 @@ def iterate_png_chunks(png: bytes) -> Iterator[tuple[bytes, memoryview, int]]:
     position, content = len(PNG_SIGNATURE), memoryview(png)
     for _ in range(MAX_SEGMENTS):
         if position + 12 > len(png):
-            raise BrokenImage("it ends before its last chunk")
+            raise BrokenImage("the file ends before its last chunk")
         length, chunk_type = struct.unpack_from(">I4s", png, position)
         stop = position + 8 + length
         if stop + 4 > len(png):
-            raise BrokenImage("it ends within a chunk")
+            raise BrokenImage("the file ends within a chunk")
         yield chunk_type, content[position + 8 : stop], int.from_bytes(content[stop : stop + 4])
         if chunk_type == b"IEND":
             return
         position = stop + 4
-    raise BrokenImage(f"it has over {MAX_SEGMENTS} chunks")
+    raise BrokenImage(f"the file has over {MAX_SEGMENTS} chunks")
 
 
 def decode_jpeg(image: Image.Image, jpeg: Jpeg) -> Image.Image:
@@ -290,7 +292,7 @@ def decode_jpeg(image: Image.Image, jpeg: Jpeg) -> Image.Image:
     import simplejpeg
 
     try:
-        pixels = simplejpeg.decode_jpeg(jpeg.encoded, COLOUR_SPACES[image.mode], strict=True)
+        pixels = simplejpeg.decode_jpeg(jpeg.encoded, TURBOJPEG_COLOUR_SPACES[image.mode], strict=True)
     except ValueError as error:
         if UNKNOWN_SAMPLING_MESSAGE in str(error):
             raise UncheckedImage("a JPEG with unusual chroma subsampling") from error
@@ -307,5 +309,5 @@ def decode_jpeg(image: Image.Image, jpeg: Jpeg) -> Image.Image:
         if not low_bits % 16:
             sent.update(product(components, range(first, last + 1)))
     if len(sent) < COEFFICIENTS_PER_BLOCK * jpeg.frame[9]:
-        raise BrokenImage("it lacks some of its scans")
+        raise BrokenImage("the file lacks some of its scans")
     return Image.frombytes(image.mode, image.size, pixels)

@@ -18,20 +18,27 @@ from plumbline.operators.images.rows import (
     ADDRESS_COLUMNS,
     FetchUri,
     ImageRow,
+    add_image_number,
     digest_images,
-    identify,
     is_embedded,
     list_image_records,
     name_edit_error,
-    number_error,
+    read_image_row,
     read_images,
     read_mask,
+    read_original,
     read_row_images,
     read_sources,
 )
-from plumbline.operators.images.videos import DEFAULT_CLIPS, FRAME_SECONDS, LISTED_SECONDS, Clips, make_grid
+from plumbline.operators.images.videos import (
+    DEFAULT_CLIPS,
+    FRAME_SECONDS_KEY,
+    SECONDS_PER_LISTED_FRAME,
+    Clips,
+    make_grid,
+)
 
-FETCH_THREADS = 8
+N_FETCH_THREADS = 8
 """Number of extra threads that fetch images from addresses while other threads decode: fetching an image takes about as
 long as decoding it.
 """
@@ -48,6 +55,8 @@ class Edit(NamedTuple):
     """The image before the edit."""
     mask: Image.Image | None = None
     """Mask of the edited area, if the metric reads masks and the table has them."""
+    original: Image.Image | None = None
+    """The image before the edit, if `source` is another edit with which the image is compared."""
 
 
 PreprocessEdit = Callable[[Image.Image, Edit], Any]
@@ -76,6 +85,8 @@ class PreparedImages:
     """
     sources: list[str | None] = field(default_factory=list)
     """Digest of each row's sources and mask; None if the row has neither, or if they are not read."""
+    equal_sources: list[bool] = field(default_factory=list)
+    """For each row, True if its image and its source are the same file."""
 
     def add(
         self,
@@ -84,6 +95,7 @@ class PreparedImages:
         digest: str | None,
         pixels: Sequence[Any] | RowError,
         sources: str | None = None,
+        equals_source: bool = False,
     ) -> None:
         """Add a row of the table, with the preprocessed images in `pixels`, or with an error in their place."""
         error, of_row = (pixels, ()) if isinstance(pixels, RowError) else (None, pixels)
@@ -94,13 +106,13 @@ class PreparedImages:
         self.row_numbers.append(row_number)
         self.counts.append(len(of_row))
         self.sources.append(sources)
+        self.equal_sources.append(equals_source)
 
 
 Value = TypeVar("Value")
 
 
-def _require(found: Value | RowError) -> Value:
-    """Return `found` if it is a value; raise RowFailure if it is an error."""
+def _raise_if_error(found: Value | RowError) -> Value:
     if isinstance(found, RowError):
         raise RowFailure(found)
     return found
@@ -114,7 +126,7 @@ def decode_row_image(row: Mapping[str, Any], limits: ImageLimits, fetch: FetchUr
     As in the papers' released code, neither transparency nor EXIF orientation is applied.
     """
     try:
-        encoded = _require(read_images(row, limits.max_images, fetch))
+        encoded = _raise_if_error(read_images(row, limits.max_images, fetch))
         return _join_images(_decode_images(encoded, limits, DEFAULT_CLIPS), limits)
     except RowFailure as failure:
         return failure.error
@@ -147,16 +159,23 @@ def prepare_images(
 
     def prepare(number: int, record: Mapping[str, Any]) -> tuple[Any, ...] | None:
         """Return the arguments for PreparedImages.add after `row_number`, or None for a row whose result is known."""
-        row = identify(record, generator)
+        row = read_image_row(record, generator)
         digest = sources_digest = None
+        equals_source = False
         try:
             if STOP_REQUESTED.is_set():
                 raise RowFailure(STOPPED_ERROR)
-            encoded = _require(read_row_images(row, record, limits.max_images, fetch))
+            encoded = _raise_if_error(read_row_images(row, record, limits.max_images, fetch))
             digest = digest_images(encoded)
-            sources = [] if preprocess_edit is None else _require(read_sources(record, limits.max_images, fetch))
-            mask = _require(read_mask(record, limits.max_images, fetch)) if masked else None
+            sources = [] if preprocess_edit is None else _raise_if_error(read_sources(record, limits.max_images, fetch))
+            mask = _raise_if_error(read_mask(record, limits.max_images, fetch)) if masked else None
+            original = None
+            if preprocess_edit is not None:
+                original = _raise_if_error(read_original(record, limits.max_images, fetch))
             sources_digest = digest_images(sources) if sources else None
+            equals_source = sources_digest == digest
+            if original is not None:
+                sources_digest = digest_inputs(sources_digest or "", digest_images([original]))
             if mask is not None:
                 sources_digest = digest_inputs(sources_digest or "", digest_images([mask]))
             if is_known(number, row, digest, sources_digest):
@@ -165,14 +184,14 @@ def prepare_images(
                 if preprocess_edit is None:
                     pixels = _preprocess_row(encoded, preprocess, preprocess_video, limits, clips)
                 else:
-                    edit = _decode_edit(sources, mask, limits)
+                    edit = _decode_edit(sources, mask, original, limits)
                     pixels = _preprocess_row(encoded, lambda image: preprocess_edit(image, edit), None, limits, clips)
-            return row, digest, pixels, sources_digest
+            return row, digest, pixels, sources_digest, equals_source
         except RowFailure as failure:
-            return row, digest, failure.error, sources_digest
+            return row, digest, failure.error, sources_digest, equals_source
 
     has_addresses = any(not is_embedded(record) or any(map(record.get, ADDRESS_COLUMNS[1:])) for record in records)
-    threads = min(decoders + (FETCH_THREADS if has_addresses else 0), len(records))
+    threads = min(decoders + (N_FETCH_THREADS if has_addresses else 0), len(records))
     prepared = PreparedImages()
     with ThreadPoolExecutor(max(threads, 1)) as pool:
         in_order = (pool.map if threads > 1 else map)(prepare, range(len(records)), records)
@@ -189,23 +208,22 @@ def _preprocess_row(
     limits: ImageLimits,
     clips: Clips,
 ) -> list[Any]:
-    """Return the preprocessed images of a row, or a single preprocessed grid or video of all images."""
     images = _decode_images(encoded, limits, clips)
     if clips.shown == "video" and preprocess_video is not None:
-        frames = _collect(images, limits, "video")
+        frames = _collect_images(images, limits, "video")
         if len(frames) > 1:
-            seconds = fmean(frame.info.get(FRAME_SECONDS, LISTED_SECONDS) for frame in frames)
-            return [_preprocess(frames[0], lambda first: preprocess_video(frames, seconds))]
+            seconds = fmean(frame.info.get(FRAME_SECONDS_KEY, SECONDS_PER_LISTED_FRAME) for frame in frames)
+            return [_preprocess_image(frames[0], lambda first: preprocess_video(frames, seconds))]
         images = iter(frames)  # a single image is shown as an image
     if clips.shown == "grid":
         images = iter([_join_images(images, limits)])
-    return [_preprocess(image, preprocess) for image in images]
+    return [_preprocess_image(image, preprocess) for image in images]
 
 
-def _decode_edit(sources: Sequence[bytes], mask: bytes | None, limits: ImageLimits) -> Edit:
-    """Return the source image and the mask, decoded; raise RowFailure if one fails or there are several sources."""
+def _decode_edit(sources: Sequence[bytes], mask: bytes | None, original: bytes | None, limits: ImageLimits) -> Edit:
+    """Return the images of an edit, decoded; raise RowFailure if one fails or there are several sources."""
     try:
-        decoded = _collect(_decode_images(sources, limits, DEFAULT_CLIPS), limits, "source")
+        decoded = _collect_images(_decode_images(sources, limits, DEFAULT_CLIPS), limits, "source")
         if len(decoded) > 1:
             found = f"{len(decoded)} images in the row, but metrics use only one"
             raise RowFailure(RowError("too_many_images", f"{found}; keep the image that was edited"))
@@ -214,7 +232,10 @@ def _decode_edit(sources: Sequence[bytes], mask: bytes | None, limits: ImageLimi
     decoded_mask = None if mask is None else decode_bytes(mask, limits)
     if isinstance(decoded_mask, RowError):
         raise RowFailure(name_edit_error(decoded_mask, "mask"))
-    return Edit(decoded[0], decoded_mask)
+    decoded_original = None if original is None else decode_bytes(original, limits)
+    if isinstance(decoded_original, RowError):
+        raise RowFailure(name_edit_error(decoded_original, "original"))
+    return Edit(decoded[0], decoded_mask, decoded_original)
 
 
 def _decode_images(encoded: Sequence[bytes], limits: ImageLimits, clips: Clips) -> Iterator[Image.Image]:
@@ -222,17 +243,17 @@ def _decode_images(encoded: Sequence[bytes], limits: ImageLimits, clips: Clips) 
     for index in clips.select_listed(len(encoded)):
         for image in decode_each(encoded[index], limits, clips):
             if isinstance(image, RowError):
-                raise RowFailure(number_error(image, index + 1, len(encoded)))
+                raise RowFailure(add_image_number(image, index + 1, len(encoded)))
             yield image
 
 
 def _join_images(images: Iterator[Image.Image], limits: ImageLimits) -> Image.Image:
     """Return all images of a row as one grid; raise RowFailure if it has more pixels than one image may have."""
-    frames = _collect(images, limits, "grid")
+    frames = _collect_images(images, limits, "grid")
     return frames[0] if len(frames) == 1 else make_grid(frames)
 
 
-def _collect(images: Iterator[Image.Image], limits: ImageLimits, what: str) -> list[Image.Image]:
+def _collect_images(images: Iterator[Image.Image], limits: ImageLimits, what: str) -> list[Image.Image]:
     """Return a row's images as a list; raise RowFailure if together they have more pixels than one image may have.
 
     `what` is the word for the list in the message: grid or video.
@@ -247,7 +268,7 @@ def _collect(images: Iterator[Image.Image], limits: ImageLimits, what: str) -> l
     return frames
 
 
-def _preprocess(image: Image.Image, preprocess: Preprocess) -> Any:
+def _preprocess_image(image: Image.Image, preprocess: Preprocess) -> Any:
     try:
         return preprocess(image)
     except RowFailure:

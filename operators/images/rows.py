@@ -17,6 +17,8 @@ MAX_REASON_CHARACTERS = 1000
 FetchUri = Callable[[str], bytes]
 SOURCE_COLUMNS = ("source", "source_uri")
 """Columns of the source image that was edited, analogous to `image` and `uri` for the row's image."""
+ORIGINAL_COLUMNS = ("original", "original_uri")
+"""Columns of the image before two edits that are compared; the source columns then have the other edit."""
 MASK_COLUMNS = ("mask", "mask_uri")
 """Columns of the mask of an edit: an image that is white in the area of the edit, and black elsewhere."""
 CAPTION_COLUMNS = ("source_caption", "target_caption")
@@ -50,13 +52,13 @@ def read_images(record: Mapping[str, Any], limit: int, fetch: FetchUri) -> list[
     """Return the images of a row, or a RowError if one cannot be read or if there are more than `limit`."""
     images = _split_images(record)
     if len(images) > limit:
-        found = f"{len(images)} images in the row, but limits.max_images={limit}"
-        return RowError("too_many_images", f"{found}; keep fewer")
+        problem = f"{len(images)} images in the row, but limits.max_images={limit}"
+        return RowError("too_many_images", f"{problem}; remove some")
     encoded: list[bytes] = []
     for number, image in enumerate(images, 1):
         content = _read_image(image, fetch)
         if isinstance(content, RowError):
-            return number_error(content, number, len(images))
+            return add_image_number(content, number, len(images))
         encoded.append(content)
     return encoded
 
@@ -70,7 +72,6 @@ def _split_images(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _list_images(cell: Any) -> list[Any]:
-    """Return the images or addresses of a cell that contains a list; an empty list for any other cell."""
     several = isinstance(cell, list) and all(item is None or isinstance(item, (bytes, str, Mapping)) for item in cell)
     return cell if several else []
 
@@ -134,6 +135,17 @@ def read_sources(record: Mapping[str, Any], limit: int, fetch: FetchUri) -> list
     return _read_edit_images(record, SOURCE_COLUMNS, "the row has none; fill it in", limit, fetch)
 
 
+def read_original(record: Mapping[str, Any], limit: int, fetch: FetchUri) -> bytes | RowError | None:
+    """Return the image before two edits, a RowError if it cannot be read, or None if the table has no such images."""
+    if not any(name in record for name in ORIGINAL_COLUMNS):
+        return None
+    images = _read_edit_images(record, ORIGINAL_COLUMNS, "the row has none; fill it in", limit, fetch)
+    if isinstance(images, RowError):
+        return images
+    found = f"{len(images)} images in the row, but metrics use only one; keep the image that was edited"
+    return images[0] if len(images) == 1 else name_edit_error(RowError("too_many_images", found), ORIGINAL_COLUMNS[0])
+
+
 def read_mask(record: Mapping[str, Any], limit: int, fetch: FetchUri) -> bytes | RowError | None:
     """Return the row's mask, a RowError if it cannot be read, or None if the table has no masks."""
     if not any(name in record for name in MASK_COLUMNS):
@@ -148,9 +160,9 @@ def read_mask(record: Mapping[str, Any], limit: int, fetch: FetchUri) -> bytes |
 def _read_edit_images(
     record: Mapping[str, Any], columns: tuple[str, str], missing: str, limit: int, fetch: FetchUri
 ) -> list[bytes] | RowError:
-    """Return the images from a bytes column and an address column (`columns`), or an error.
+    """Return the images in a column of bytes and a column of addresses (`columns`), or an error.
 
-    The error's message is `missing` if both columns are empty.
+    The message of the error is `missing` if both columns are empty.
     """
     image, uri = (record.get(column) for column in columns)
     if any(any(_list_images(cell)) if isinstance(cell, list) else cell for cell in (image, uri)):
@@ -161,7 +173,7 @@ def _read_edit_images(
 
 
 def name_edit_error(error: RowError, what: str) -> RowError:
-    """Return the error with a message that names the image of the edit: `what` is the source or the mask."""
+    """Return the error with a message that says which image of the edit failed; `what` is `source` or `mask`."""
     return error._replace(message=f"the {what} of the edit: {error.message}")
 
 
@@ -170,7 +182,7 @@ def make_mask_error(found: str) -> RowError:
     return name_edit_error(RowError("unusable_mask", found), "mask")
 
 
-def number_error(error: RowError, number: int, count: int) -> RowError:
+def add_image_number(error: RowError, number: int, count: int) -> RowError:
     """Return the error of one image of a row; if the row has several, the message says `image NUMBER of COUNT`."""
     return error if count == 1 else error._replace(message=f"image {number} of {count}: {error.message}")
 
@@ -202,7 +214,7 @@ def _read_value(scalar: pa.Scalar) -> Any:
         return scalar.as_buffer().to_pybytes().decode("utf-8", "replace")
 
 
-def identify(record: Mapping[str, Any], generator: str) -> ImageRow:
+def read_image_row(record: Mapping[str, Any], generator: str) -> ImageRow:
     """Return a row's ids. A missing `image_id` is replaced by a hash of the generator, the prompt and the content."""
     prompt_id, image_id = format_id(record.get("prompt_id")), format_id(record.get("image_id"))
     if image_id is None:

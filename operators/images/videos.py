@@ -21,17 +21,17 @@ from plumbline.operators.images.image_formats import BrokenImage, CostlyImage
 if TYPE_CHECKING:
     import av
 
-STILL_BRANDS = (b"avif", b"avis", b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
+STILL_IMAGE_BRANDS = (b"avif", b"avis", b"heic", b"heix", b"heim", b"heis", b"hevc", b"mif1", b"msf1")
 """Brands of still images whose files have the container format of MP4."""
 STRICT_DECODING_OPTIONS = {"err_detect": "explode"}
 """Decoder options that turn corrupt bits into errors. By default, gaps are filled with earlier pixels."""
-FRAME_SECONDS = "frame_seconds"
+FRAME_SECONDS_KEY = "frame_seconds"
 """Key in the `info` of a sampled frame for the number of seconds of the video that the frame represents."""
 BOX_HEADER_BYTES = 8
 """Number of bytes for the size and type of an MP4 or MOV box."""
 MIN_RATED_FRAMES, MAX_RATED_FRAMES = 4, 768
 """Minimum and maximum number of frames sampled at a `rate`: FPS_MIN_FRAMES and FPS_MAX_FRAMES of qwen-vl-utils."""
-LISTED_SECONDS = 0.5
+SECONDS_PER_LISTED_FRAME = 0.5
 """Seconds per frame in a list without times: two frames per second, as qwen-vl-utils assumes."""
 MAX_GAP_FRAMES = 1.5
 """Maximum time, in frames, between the end of the last frame and the end of the declared duration. A larger gap means
@@ -45,7 +45,7 @@ DISPLAY_MATRIX = "DISPLAYMATRIX"
 MAX_TILT_RATIO = 0.01
 """Maximum ratio of the smaller to the larger entries of a display matrix; rounding keeps the smaller from being zero.
 """
-NO_LAST_FRAME = "its data end before its last frame"
+NO_LAST_FRAME_MESSAGE = "the data end before the last frame"
 FrameTime = tuple[int, int]
 """Presentation time of a frame in units of its stream, and the number of earlier frames with the same time. With an
 edit list, the last frame before a cut may have the same time as the first frame after it.
@@ -105,7 +105,7 @@ def find_demuxer(encoded: bytes) -> str | None:
 
     No other demuxers are tried, because playlists and similar formats refer to other files.
     """
-    if encoded[4:8] == b"ftyp" and encoded[8:12] not in STILL_BRANDS:
+    if encoded[4:8] == b"ftyp" and encoded[8:12] not in STILL_IMAGE_BRANDS:
         return "mp4"
     if encoded.startswith(b"\x1aE\xdf\xa3"):
         return "matroska"
@@ -121,7 +121,7 @@ def sample_video(
 
     Frames look as in a player: rotated and mirrored as the file specifies, and with square pixels. They are decoded one
     at a time, and not kept after they are yielded. `check_size` is called with the width and height of each frame
-    before it becomes an image, and may raise. The `info` of each image has FRAME_SECONDS.
+    before it becomes an image, and may raise. The `info` of each image has FRAME_SECONDS_KEY.
 
     Raises BrokenImage if the video is damaged or ends early, CostlyImage after `seconds` of processor time, and
     MissingExtra without PyAV.
@@ -136,10 +136,10 @@ def sample_video(
         with _open_container(encoded, demuxer) as container:
             video = _find_video(container)
             check_size(video.width, video.height)
-            frames = _decode(container, video, stop)
+            frames = _decode_frames(container, video, stop)
             first = next(frames, None)
             if first is None:
-                raise BrokenImage(NO_LAST_FRAME)
+                raise BrokenImage(NO_LAST_FRAME_MESSAGE)
             # A decoder leaves out the first frames of a cut video if they build on frames that were cut away.
             times = times[bisect_left(times, first[1]) :]
             # The last frame is shown as long as an average frame.
@@ -153,12 +153,12 @@ def sample_video(
                 if shown < wanted[0]:
                     continue
                 image = _render_frame(frame, aspect, check_size)
-                image.info[FRAME_SECONDS] = frame_seconds
+                image.info[FRAME_SECONDS_KEY] = frame_seconds
                 yield image
                 wanted.popleft()
                 if not wanted:
                     return
-            raise BrokenImage(NO_LAST_FRAME)
+            raise BrokenImage(NO_LAST_FRAME_MESSAGE)
     except (av.FFmpegError, EOFError, IndexError, TypeError) as error:
         raise BrokenImage(str(getattr(error, "strerror", "") or error) or type(error).__name__) from error
 
@@ -169,11 +169,11 @@ def _find_video(container: "av.container.InputContainer") -> "av.VideoStream":
 
     video = container.streams.best("video")
     if not isinstance(video, av.VideoStream):
-        raise BrokenImage("it has no video stream")
+        raise BrokenImage("the file has no video stream")
     return video
 
 
-def _decode(
+def _decode_frames(
     container: "av.container.InputContainer", video: "av.VideoStream", stop: float
 ) -> Iterator[tuple["av.VideoFrame", "FrameTime"]]:
     """Yield each visible frame with its time, in the order of presentation. Raise FFmpegError for damaged data."""
@@ -228,7 +228,7 @@ def _render_frame(
     a, b, _, c, d = (int(number) for number in np.frombuffer(bytes(matrix), np.int32, 5))
     straight, crossed = abs(a) + abs(d), abs(b) + abs(c)
     if min(straight, crossed) > MAX_TILT_RATIO * max(straight, crossed):
-        raise BrokenImage("it is shown at an angle that is not a multiple of 90 degrees")
+        raise BrokenImage("the video's rotation is not a multiple of 90 degrees")
     right, down = a, d
     if crossed > straight:
         image, right, down = image.transpose(Image.Transpose.TRANSPOSE), c, b
@@ -268,7 +268,7 @@ def _require_declared_size(encoded: bytes, demuxer: str, stop: float) -> None:
                 return
             end = size_start + length + size
     if end > len(encoded):
-        raise BrokenImage("it is shorter than the size it declares")
+        raise BrokenImage("the file is shorter than the size that it declares")
 
 
 def _open_container(encoded: bytes, demuxer: str, **options: str) -> "av.container.InputContainer":
@@ -291,7 +291,7 @@ def _read_times(encoded: bytes, demuxer: str, stop: float) -> list[FrameTime]:
         for packet in container.demux():
             _check_deadline(stop)
             if packet.is_corrupt:
-                raise BrokenImage("its data end within a frame")
+                raise BrokenImage("the data end within a frame")
             start = packet.pts if packet.pts is not None else packet.dts
             if not packet.size or start is None or packet.time_base is None:
                 continue
@@ -313,14 +313,14 @@ def _read_times(encoded: bytes, demuxer: str, stop: float) -> list[FrameTime]:
                     _check_deadline(stop)
                     count_all += video_packet.size > 0
             if count_all < video.frames:
-                raise BrokenImage(NO_LAST_FRAME)
+                raise BrokenImage(NO_LAST_FRAME_MESSAGE)
         # In a video with an edit list, FFmpeg's time of a frame after a cut is inexact.
         if count == len(shown) > 1 and container.duration is not None:
             # Matroska, and MP4 with an edit list, count the duration from 0 even if the first frame is shown later.
             declared_end = (min(container.start_time or 0, 0) + container.duration) / 1e6
             frame_seconds = float(video.time_base or 0) * (shown[-1] - shown[0]) / (len(shown) - 1)
             if declared_end > end + MAX_GAP_FRAMES * frame_seconds:  # every stream ends earlier
-                raise BrokenImage(NO_LAST_FRAME)
+                raise BrokenImage(NO_LAST_FRAME_MESSAGE)
     return [(start, number - bisect_left(shown, start)) for number, start in enumerate(shown)]
 
 

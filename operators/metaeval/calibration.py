@@ -16,12 +16,14 @@ CALIBRATION_CONVENTIONS = {
     "sensitivity": "of the images that people pass, the share that the metric passes",
     "specificity": "of the images that people do not pass, the share that the metric does not",
 }
-EXACT_INTERVAL = "95% interval: exact (Clopper and Pearson); images of a prompt that are judged alike count as fewer"
+EXACT_INTERVAL_CONVENTION = (
+    "95% interval: exact (Clopper and Pearson); images of a prompt that are judged alike count as fewer"
+)
 DEFAULT_PASSING_FRACTION = 0.75  # default pass mark as a fraction of a template's scale: 4 on a scale from 1 to 5
 
 
 class Thresholds(NamedTuple):
-    """Lowest mean rating and lowest score with which an image passes, according to people and to a metric."""
+    """Minimum mean rating and minimum score at which an image passes, according to people and to a metric."""
 
     rating: float  # minimum mean rating of images that people pass
     score: float  # minimum score of images that the metric passes; higher is better
@@ -30,7 +32,7 @@ class Thresholds(NamedTuple):
 
 
 class PassMarks(NamedTuple):
-    """Lowest mean ratings (by template) and scores (by metric) with which an image passes, as configured."""
+    """Configured minimum mean ratings (by template) and minimum scores (by metric) at which an image passes."""
 
     ratings: Mapping[str, float] = {}  # minimum mean rating by template
     scores: Mapping[str, float] = {}  # minimum score by metric, higher is better; others follow from the ratings
@@ -80,9 +82,9 @@ def choose_rating_marks(
 
 
 def calibrate_metric(frame: pd.DataFrame, thresholds: Thresholds) -> tuple[Share, Share]:
-    """Return (sensitivity, specificity): the shares of good images that pass and of bad images that fail the metric.
+    """Return the metric's sensitivity (share of good images that pass) and specificity (share of bad images that fail).
 
-    People decide which of the rated and scored images in `frame` are good.
+    Images are good if people's mean rating reaches the threshold; `frame` has the rated and scored images.
     """
     prompts = frame["prompt_id"].factorize()[0]
     good = (frame["human"] >= thresholds.rating).to_numpy()
@@ -99,4 +101,4 @@ def judge_calibration(metric: str, statistic: str, frame: pd.DataFrame, threshol
         return make_undefined_judgement(
             metric, statistic, found.n, f"{thresholds.undefined or 'there is none'}; {words}"
         )
-    return Judgement(metric, statistic, found.value, found.interval, found.n, f"{words}; {EXACT_INTERVAL}")
+    return Judgement(metric, statistic, found.value, found.interval, found.n, f"{words}; {EXACT_INTERVAL_CONVENTION}")

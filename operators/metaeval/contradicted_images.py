@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from plumbline.operators.metaeval.matching import IDS, name_side_columns
+from plumbline.operators.metaeval.matching import ID_COLUMNS, name_side_columns
 from plumbline.operators.metaeval.preferences import PREFERENCE_SIGNS, count_majority_votes
 from plumbline.operators.metaeval.ratings import average_ratings
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match
@@ -64,8 +64,8 @@ def find_contradicted_choices(preferences: pa.Table, scores: pa.Table, match: Ma
     for side in "ab":
         names = name_side_columns(side)
         ids = votes[[names.get(key, key) for key in keys]].set_axis(keys, axis=1).assign(pair=votes.index)
-        own_rows = ids.merge(scored, on=keys)[["pair", "metric", *IDS, "score"]]
-        renamed = own_rows.rename(columns={name: f"{name}_{side}" for name in (*IDS, "score")})
+        own_rows = ids.merge(scored, on=keys)[["pair", "metric", *ID_COLUMNS, "score"]]
+        renamed = own_rows.rename(columns={name: f"{name}_{side}" for name in (*ID_COLUMNS, "score")})
         both = both.merge(renamed, on=["pair"] if side == "a" else ["pair", "metric"])
     difference = both["score_a"] - both["score_b"]
     sign = both["preferred"].map(PREFERENCE_SIGNS).astype("float64")  # if there are no rows, map keeps the string type
@@ -81,7 +81,7 @@ def find_contradicted_choices(preferences: pa.Table, scores: pa.Table, match: Ma
 
 
 def _read_scores(scores: pa.Table) -> pd.DataFrame:
-    return scores.select([*IDS, "metric", "score"]).to_pandas().dropna(subset=["score"])
+    return scores.select([*ID_COLUMNS, "metric", "score"]).to_pandas().dropna(subset=["score"])
 
 
 def _select_largest(rows: pd.DataFrame) -> Iterator[Any]:
@@ -90,5 +90,5 @@ def _select_largest(rows: pd.DataFrame) -> Iterator[Any]:
 
 
 def _make_row(template: object, metric: object, row: Any, side: str, why: str) -> ContradictedImage:
-    image, prompt, generator = (str(getattr(row, f"{name}{side}")) for name in IDS)
+    image, prompt, generator = (str(getattr(row, f"{name}{side}")) for name in ID_COLUMNS)
     return ContradictedImage(str(template), str(metric), image, prompt, generator, why)

@@ -24,7 +24,7 @@ from plumbline.operators.metaeval.preferences import PREFERENCE_SIGNS, count_maj
 from plumbline.operators.metaeval.ratings import RatedScores, average_ratings
 from plumbline.operators.metrics.metric import get_direction
 from plumbline.operators.results.run_scores import RunScores
-from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
+from plumbline.operators.statistics.bootstrap import UNDEFINED_INTERVAL, Interval
 from plumbline.operators.statistics.confidence_levels import CONFIDENCE
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
@@ -77,7 +77,7 @@ class CorrectedMean(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """A mean over prompts, with what is needed to compute its standard error and interval."""
+    """A mean over prompts, with each prompt's contribution to its standard error."""
 
     value: float
     shares: Floats  # contribution of each prompt (prompts,) to the error, whose square is the sum of their squares
@@ -91,7 +91,7 @@ class Estimate(NamedTuple):
     def interval(self, level: float) -> Interval:
         """Return Student's interval; undefined for fewer than three prompts, or if nearly all values are equal."""
         if self.prompts < 3 or int(count_different(self.shares[self.shares != 0])) < MIN_DIFFERENT_LABELS:
-            return UNDEFINED
+            return UNDEFINED_INTERVAL
         half_width = float(scipy.special.stdtrit(self.prompts - 1, (1 + level) / 2)) * self.error
         return Interval(self.value - half_width, self.value + half_width)
 
@@ -106,9 +106,10 @@ class CombinedEstimate(NamedTuple):
 
 
 class LabelledPrompts(NamedTuple):
-    """People's labels of a generator's or pair's prompts, and the labels predicted by a metric.
+    """The labels that people gave to prompts, and a metric's predictions of these labels.
 
-    Each array has the shape (prompts,), with nan for missing values.
+    The prompts are those of one generator, or of one pair of generators. Arrays are (prompts,), with nan for missing
+    values.
     """
 
     labels: Floats  # by people
@@ -146,7 +147,7 @@ def _estimate_mean(values: Floats, known: NDArray[np.bool_]) -> Estimate:
 
 
 def combine_means(weights: Sequence[float], means: Sequence[CombinedEstimate], start: float = 0.0) -> CombinedEstimate:
-    """Return an estimate of `start` plus the weighted sum of means that were estimated over the same prompts."""
+    """Return an estimate of `start` plus the weighted sum of the means, which were estimated over the same prompts."""
 
     def sum_estimates(estimates: Sequence[Estimate]) -> Estimate:
         values = [weight * estimate.value for weight, estimate in zip(weights, estimates, strict=True)]
@@ -162,10 +163,11 @@ def combine_means(weights: Sequence[float], means: Sequence[CombinedEstimate], s
 
 
 def predict_labels(labels: Floats, scores: Floats, others: Floats) -> list[LabelledPrompts]:
-    """Return labels predicted from scores by linear regression, with the same line for all generators.
+    """Return, for each generator, its labels and the labels that linear regression predicts from the metric's scores.
 
-    The labelled prompts are divided into folds, and a fold's labels are predicted by a line fitted on the other folds.
-    Unlabelled scores (`others`) are converted by the average of these lines. Arrays are (generators, prompts).
+    All generators share one line. The labelled prompts are divided into folds, and a fold's labels are predicted by a
+    line fitted on the other folds. Scores of unlabelled prompts (`others`) are converted by the average of these lines.
+    Arrays are (generators, prompts).
     """
     rated = np.isfinite(labels).any(axis=0)
     folds = np.where(rated, (np.cumsum(rated) - 1) % N_FOLDS, -1)
@@ -277,7 +279,6 @@ def correct_shares(
 
 
 def _compute_win_share(sign: Any) -> Any:
-    """Return 1 for a win (sign 1), 0 for a defeat (sign -1) and 0.5 for a tie (sign 0)."""
     return (sign + 1) / 2
 
 
@@ -289,7 +290,6 @@ class _AveragedScores(NamedTuple):
     scores: Floats  # mean scores (generators, prompts), higher is better; nan if missing
 
     def average(self, generator: "pd.Series[str]", rows: pd.DataFrame, column: str) -> Floats:
-        """Return the mean of a column of `rows` by generator and prompt, as an array of the shape of `scores`."""
         codes = {name: code for code, name in enumerate(self.generators)}
         prompt = np.searchsorted(self.prompts, hash_ids(rows["prompt_id"].to_list()))
         return compute_mean_matrix(
@@ -338,7 +338,7 @@ def make_rating_rows(
 def make_choice_rows(
     template: str, metric: str, pairs: Mapping[tuple[str, str], CombinedEstimate]
 ) -> Iterator[CorrectedMean]:
-    """Yield a row with each generator's mean win rate, then a row for each pair with its first generator's win rate."""
+    """Yield a row with each generator's mean win rate, then a row with the win rate of each pair's first generator."""
     means = {}
     for name in sorted({name for pair in pairs for name in pair}):
         own = {pair: mean for pair, mean in pairs.items() if name in pair}
@@ -358,17 +358,17 @@ def _make_rows(
     pairs: Mapping[tuple[str, str], CombinedEstimate],
     alone: Mapping[tuple[str, str], Estimate],
 ) -> Iterator[CorrectedMean]:
-    """Yield the estimate for each generator, and then for each pair, as rows of the schema CORRECTED.
+    """Yield the estimates as rows (schema CORRECTED): first for each generator, then for each pair.
 
-    `alone` has the metric's own estimate for each pair.
+    `alone` has, for each pair, the estimate from the metric alone.
     """
     for name, mean in means.items():
         yield _make_row(template, metric, scale, (name, ""), mean, CONFIDENCE)
     level = 1 - (1 - CONFIDENCE) / max(len(pairs), 1)  # the intervals of pairs are valid simultaneously
     for names, mean in pairs.items():
         row = _make_row(template, metric, scale, names, mean, level)
-        better = _find_better(names, row.interval, scale)
-        metric_better = _find_better(names, alone[names].interval(level), scale)
+        better = _find_better_generator(names, row.interval, scale)
+        metric_better = _find_better_generator(names, alone[names].interval(level), scale)
         yield row._replace(better=better, metric_better=metric_better)
 
 
@@ -384,7 +384,9 @@ def _make_row(
     if note:
         exact = scale == "win_rate" and people.prompts >= MIN_LABELS
         wins = people.value * people.prompts
-        interval = of_people = compute_exact_interval(wins, people.prompts - wins, level) if exact else UNDEFINED
+        interval = of_people = (
+            compute_exact_interval(wins, people.prompts - wins, level) if exact else UNDEFINED_INTERVAL
+        )
     known = not math.isnan(interval.low)
     value = corrected.value if known else math.nan
     worth = (people.error / corrected.error) ** 2 if known and corrected.error else math.nan
@@ -393,6 +395,9 @@ def _make_row(
     return CorrectedMean(template, metric, scale, *names, *numbers, worth, *counts, note="" if known else note)
 
 
-def _find_better(names: tuple[str, str], interval: Interval, scale: Scale) -> str:
-    """Return the generator that the interval (of a difference or win rate) shows to be better; "" for neither."""
+def _find_better_generator(names: tuple[str, str], interval: Interval, scale: Scale) -> str:
+    """Return the name of the better generator of a pair, or "" if the interval contains the value for a tie.
+
+    The interval is that of the difference between the two generators, or of the first generator's win rate.
+    """
     return names[0] if interval.low > EQUAL_VALUES[scale] else names[1] if interval.high < EQUAL_VALUES[scale] else ""

@@ -4,7 +4,15 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, groupby
 
-from plumbline.operators.base.sentences import Sentence, ShownTable, count, names, number, plural, signed
+from plumbline.operators.base.sentences import (
+    Sentence,
+    ShownTable,
+    format_count,
+    format_names,
+    format_number,
+    format_quantity,
+    format_signed,
+)
 from plumbline.operators.metaeval.corrected_means import CorrectedMean, Scale
 
 MAX_PAIRS = 5
@@ -25,7 +33,7 @@ CAPTIONS_BY_SCALE: Mapping[Scale, str] = {
     "Rated and prompts count images.",
 }
 
-ByMetric = Mapping[tuple[str, str], Sequence[CorrectedMean]]
+MeansByMetric = Mapping[tuple[str, str], Sequence[CorrectedMean]]
 """Corrected means by template and metric."""
 
 
@@ -40,9 +48,9 @@ def make_mean_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
             mean.note or _format_interval(mean.corrected, mean.low, mean.high),
             _format_interval(mean.people, mean.people_low, mean.people_high),
             _format_interval(mean.predicted, mean.predicted_low, mean.predicted_high),
-            count(mean.n_rated),
-            count(mean.n_scored),
-            number(mean.worth, 1),
+            format_count(mean.n_rated),
+            format_count(mean.n_scored),
+            format_number(mean.worth, 1),
         )
         tables.setdefault((mean.template, mean.scale), []).append(cells)
     columns = ("generator", "metric", "corrected", "people alone", "metric alone", "rated", "prompts", "worth")
@@ -53,13 +61,13 @@ def make_mean_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
     return [*shown, *make_order_tables(means)]
 
 
-def group_single_means(means: Sequence[CorrectedMean]) -> ByMetric:
+def group_single_means(means: Sequence[CorrectedMean]) -> MeansByMetric:
     """Return the means of single generators by template and metric, best first."""
     single = [mean for mean in means if not mean.other and mean.scale != "passing"]
     return {key: sorted(rows, key=_make_best_first_key) for key, rows in _group_means(single).items()}
 
 
-def _group_means(means: Sequence[CorrectedMean]) -> ByMetric:
+def _group_means(means: Sequence[CorrectedMean]) -> MeansByMetric:
     found: dict[tuple[str, str], list[CorrectedMean]] = {}
     for mean in means:
         found.setdefault((mean.template, mean.metric), []).append(mean)
@@ -67,17 +75,20 @@ def _group_means(means: Sequence[CorrectedMean]) -> ByMetric:
 
 
 def _make_best_first_key(mean: CorrectedMean) -> tuple[bool, float]:
-    """Return a key that sorts the best mean first, and rows without a corrected mean last, by the metric's own mean."""
     unknown = math.isnan(mean.corrected)
     return unknown, -(mean.predicted if unknown else mean.corrected)
 
 
 def _format_interval(value: float, low: float, high: float) -> str:
-    return number(value, 2) if math.isnan(low) else f"{number(value, 2)}\n[{number(low, 2)}, {number(high, 2)}]"
+    return (
+        format_number(value, 2)
+        if math.isnan(low)
+        else f"{format_number(value, 2)}\n[{format_number(low, 2)}, {format_number(high, 2)}]"
+    )
 
 
 def make_order_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
-    """Return a table per template: the order of generators by people, and by each metric, uncorrected and corrected."""
+    """Return, for each template, a table of generators' orders by people, by each metric, and by corrected means."""
     lines: dict[str, dict[str, str]] = {}
     for (template, metric), rows in group_single_means(means).items():
         orders = lines.setdefault(template, {})
@@ -99,21 +110,18 @@ def format_order(values: Mapping[str, float]) -> str:
     Names without a finite value are left out; if none is left, the text is a dash.
     """
     known = {name: value for name, value in values.items() if math.isfinite(value)}
-    by_number = groupby(sorted(known, key=lambda name: -known[name]), lambda name: number(known[name], 2))
+    by_number = groupby(sorted(known, key=lambda name: -known[name]), lambda name: format_number(known[name], 2))
     return " > ".join(" = ".join(f"{name} {mean}" for name in equal) for mean, equal in by_number) or "–"
 
 
 def make_contradictions_table(means: Sequence[CorrectedMean]) -> list[ShownTable]:
-    """Return a list with one table, of people's contradictions with metrics; an empty list without contradictions."""
+    """Return a table that lists how people contradict metrics, as a list; empty without contradictions."""
     rows = [(sentence.lead, sentence.rest) for sentence in describe_contradictions(means)]
     return [ShownTable("people's order and the metrics'", "", ("which", "how"), rows)] if rows else []
 
 
 def describe_contradictions(means: Sequence[CorrectedMean]) -> list[Sentence]:
-    """Return sentences on pairs that a metric and people order differently, and on their generators that it misjudges.
-
-    For each template, a further sentence lists the metrics that contradict people on no pair.
-    """
+    """Return sentences on pairs that a metric and people order differently, then on generators that it misjudges."""
     pairs = _group_means([mean for mean in means if mean.other])
     contrary = {
         key: [pair for pair in rows if pair.better and pair.metric_better and pair.better != pair.metric_better]
@@ -122,7 +130,7 @@ def describe_contradictions(means: Sequence[CorrectedMean]) -> list[Sentence]:
     return [*_describe_pairs(pairs, contrary), *_describe_misjudged(group_single_means(means), contrary)]
 
 
-def _describe_pairs(by_metric: ByMetric, contradicted: ByMetric) -> Iterator[Sentence]:
+def _describe_pairs(by_metric: MeansByMetric, contradicted: MeansByMetric) -> Iterator[Sentence]:
     agreeing: dict[str, list[str]] = {}
     for (template, metric), pairs in by_metric.items():
         contrary = contradicted[template, metric]
@@ -130,27 +138,29 @@ def _describe_pairs(by_metric: ByMetric, contradicted: ByMetric) -> Iterator[Sen
             swapped = pair.better == pair.other
             if pair.scale == "rating":
                 value, *ends = (-end if swapped else end for end in (pair.corrected, pair.low, pair.high))
-                difference = f"by {signed(value, 2)}"
+                difference = f"by {format_signed(value, 2)}"
             else:
                 value, *ends = (1 - end if swapped else end for end in (pair.corrected, pair.low, pair.high))
                 difference = f"on {value:.0%} of prompts"
-            interval = f"interval {number(min(ends), 2)} to {number(max(ends), 2)}"
+            interval = f"interval {format_number(min(ends), 2)} to {format_number(max(ends), 2)}"
             verdicts = (
                 f"people find {pair.better} better {difference} ({interval}); {metric} alone finds "
                 f"{pair.metric_better} clearly better."
             )
             yield Sentence(f"{metric} contradicts people on {pair.generator} and {pair.other}:", verdicts)
         if more := contrary[MAX_PAIRS:]:
-            yield Sentence(f"{metric} contradicts people", f"on {plural(len(more), 'more pair')} by {template}.")
+            yield Sentence(
+                f"{metric} contradicts people", f"on {format_quantity(len(more), 'more pair')} by {template}."
+            )
         n_decided = sum(bool(pair.better and pair.metric_better) for pair in pairs)
         if n_decided and not contrary:
-            agreeing.setdefault(template, []).append(f"{metric} ({n_decided} of {plural(len(pairs), 'pair')})")
+            agreeing.setdefault(template, []).append(f"{metric} ({n_decided} of {format_quantity(len(pairs), 'pair')})")
     for template, metrics in agreeing.items():
-        about = f"where people, by {template}, and the metric tell two generators apart: {names(metrics)}."
+        about = f"where people, by {template}, and the metric tell two generators apart: {format_names(metrics)}."
         yield Sentence("No contradiction", about)
 
 
-def _describe_misjudged(by_metric: ByMetric, contradicted: ByMetric) -> Iterator[Sentence]:
+def _describe_misjudged(by_metric: MeansByMetric, contradicted: MeansByMetric) -> Iterator[Sentence]:
     """Yield sentences on generators that a metric overrates or underrates.
 
     The metric's interval of such a generator does not overlap the corrected interval. Only generators of contradicted
@@ -167,7 +177,7 @@ def _describe_misjudged(by_metric: ByMetric, contradicted: ByMetric) -> Iterator
         ):
             if misjudged:
                 values = [
-                    f"{mean.generator} ({number(mean.predicted, 2)} for {number(mean.corrected, 2)})"
+                    f"{mean.generator} ({format_number(mean.predicted, 2)} for {format_number(mean.corrected, 2)})"
                     for mean in misjudged
                 ]
-                yield Sentence(f"{metric} alone {verb}", f"{names(values)}, by {template}.")
+                yield Sentence(f"{metric} alone {verb}", f"{format_names(values)}, by {template}.")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.base.sentences import ShownTable, count, signed
+from plumbline.operators.base.sentences import ShownTable, format_count, format_signed
 from plumbline.operators.metaeval.judgement import compute_mean_matrix
 from plumbline.operators.metrics.metric import get_direction
 from plumbline.operators.results.run_scores import RunScores
@@ -41,8 +41,8 @@ the order of the list of all generators.
 """
 
 
-class SeenPrompts(NamedTuple):
-    """The decisions of an adaptive sweep, and the number of prompts that the sweep has already scored."""
+class SweepProgress(NamedTuple):
+    """Numbers of scored and of all prompts in an adaptive sweep, and the decisions so far."""
 
     prompts: int
     of_prompts: int
@@ -61,7 +61,7 @@ class SeenPrompts(NamedTuple):
         }
 
     def describe(self) -> str:
-        """Return one line on the progress: the numbers of scored prompts and of pairs by verdict."""
+        """Return one line on the sweep's progress: numbers of scored prompts and of pairs by verdict."""
         counts = self.collect_counts()
         decided = f"{counts['told_apart']} told apart, {counts['alike']} alike, {counts['undecided']} undecided"
         return f"{self.prompts} of {self.of_prompts} prompts: of {counts['pairs']} pairs {decided}"
@@ -115,10 +115,10 @@ def make_decisions_table(decisions: pa.Table) -> ShownTable:
                 row["metric"],
                 f"{row['generator_a']}, {row['generator_b']}",
                 verdicts.get(row["verdict"], row["verdict"]).format(**row),
-                signed(row["difference"]),
-                count(row["n"]),
-                count(row["n_missing"]),
-                count(row["decided_after"]),
+                format_signed(row["difference"]),
+                format_count(row["n"]),
+                format_count(row["n_missing"]),
+                format_count(row["decided_after"]),
             )
             for row in decisions.to_pylist()
         ],
@@ -141,7 +141,7 @@ def decide_pairs(
     metrics: Mapping[str, bool],
     options: Adaptive,
     duels: Mapping[str, Duels] | None = None,
-) -> SeenPrompts:
+) -> SweepProgress:
     """Return the decisions on all pairs, based on the prompts in the first `looks` rows of `order`.
 
     `metrics` maps names to True if lower is better. A metric that compares two generators directly has its results in
@@ -151,14 +151,16 @@ def decide_pairs(
     lower_is_better = {metric for metric, is_lower in metrics.items() if is_lower}
     pairs = []
     for metric in metrics:
-        means = get_direction(metric, lower_is_better) * _mean_scores(scores, metric, prompt_ids, generators, options)
+        means = get_direction(metric, lower_is_better) * _compute_mean_scores(
+            scores, metric, prompt_ids, generators, options
+        )
         for a, b in combinations(range(len(generators)), 2):
             pairs.append(_Pair(metric, generators[a], generators[b], means[:, a] - means[:, b]))
     for metric, differences_of in (duels or {}).items():
         pairs += [_Pair(metric, a, b, differences_of[a, b]) for a, b in combinations(generators, 2)]
     every = [
         compute_evidence(
-            order_differences(pair.differences, order), options, options.indifference_of(pair.metric), len(pairs)
+            order_differences(pair.differences, order), options, options.get_indifference(pair.metric), len(pairs)
         )
         for pair in pairs
     ]
@@ -186,13 +188,12 @@ def decide_pairs(
                 "decided_after": n_seen[min(look + 1, looks)] if verdict in VERDICT_NAMES else None,
             }
         )
-    return SeenPrompts(n_seen[-1], len(prompt_ids), rows.table(records, schemas.DECISIONS))
+    return SweepProgress(n_seen[-1], len(prompt_ids), rows.table(records, schemas.DECISIONS))
 
 
-def _mean_scores(
+def _compute_mean_scores(
     scores: RunScores, metric: str, prompt_ids: Sequence[str], generators: Sequence[str], options: Adaptive
 ) -> Floats:
-    """Return a metric's mean scores (prompts, generators); nan where missing."""
     columns = scores.select_rows(metric).select_scored()
     low, high = options.range
     if options.method == "betting" and len(columns.score):

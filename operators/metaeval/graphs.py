@@ -9,7 +9,13 @@ import pandas as pd
 import pyarrow as pa
 
 from plumbline.operators.base import schemas
-from plumbline.operators.base.sentences import NOTHING, ShownTable, first_rows, number, plural
+from plumbline.operators.base.sentences import (
+    NO_VALUE_MARK,
+    ShownTable,
+    format_number,
+    format_quantity,
+    take_first_rows,
+)
 from plumbline.operators.metaeval.judgement import (
     OVERALL,
     Judgement,
@@ -177,10 +183,11 @@ def make_contents_tables(contents: pd.DataFrame) -> list[ShownTable]:
     tables = []
     for about, rows in contents.groupby("about", sort=False):
         cells = {
-            (row.name, row.subset): f"{number(100 * row.share, 1)}% ({row.n})" for row in rows.itertuples(index=False)
+            (row.name, row.subset): f"{format_number(100 * row.share, 1)}% ({row.n})"
+            for row in rows.itertuples(index=False)
         }
         names, subsets = (list(dict.fromkeys(rows[column])) for column in ("name", "subset"))
-        lines = [(name, *(cells.get((name, subset), NOTHING) for subset in subsets)) for name in names]
+        lines = [(name, *(cells.get((name, subset), NO_VALUE_MARK) for subset in subsets)) for name in names]
         heading, caption = CONTENT_HEADINGS[str(about)]
         tables.append(ShownTable(f"{about} of the error graphs", caption, (heading, *subsets), lines))
     return tables
@@ -207,20 +214,22 @@ class CorrelationMatrix(NamedTuple):
     @property
     def caption(self) -> str:
         over = f"over {self.graphs} graphs, {self.convention} convention."
-        more = f" {plural(self.left_out, 'more metric')} in graph_correlations.parquet." if self.left_out else ""
+        more = (
+            f" {format_quantity(self.left_out, 'more metric')} in graph_correlations.parquet." if self.left_out else ""
+        )
         return f"Pearson's correlation in % between metrics {over}{more}"
 
     def select_first(self, limit: int) -> "CorrelationMatrix":
         """Return the part of the matrix for the first `limit` metrics."""
-        metrics, left_out = first_rows(self.metrics, limit)
+        metrics, left_out = take_first_rows(self.metrics, limit)
         values = [row[:limit] for row in self.values[:limit]]
         return self._replace(metrics=metrics, values=values, left_out=self.left_out + left_out)
 
-    def as_table(self) -> ShownTable:
+    def make_table(self) -> ShownTable:
         """Return the matrix in whole percent as a table to show; the columns have the rows' numbers as headings."""
         names = [f"{place} {metric}" for place, metric in enumerate(self.metrics, 1)]
         # whole percents, as in the paper's figures; + 0.0 removes the sign of -0
-        percents = [[number(np.round(100 * value) + 0.0, 0) for value in row] for row in self.values]
+        percents = [[format_number(np.round(100 * value) + 0.0, 0) for value in row] for row in self.values]
         lines = [(name, *row) for name, row in zip(names, percents, strict=True)]
         return ShownTable(self.title, self.caption, ("", *map(str, range(1, len(names) + 1))), lines)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from plumbline.operators.statistics.bootstrap import UNDEFINED, Floats, Interval, Prompts, Scale
+from plumbline.operators.statistics.bootstrap import UNDEFINED_INTERVAL, Floats, Interval, Prompts, Scale
 from plumbline.operators.statistics.ordering import holm
 from plumbline.operators.statistics.rounding import compute_exact_means
 
@@ -94,7 +94,7 @@ def judge_mean(
 
 
 def make_undefined_judgement(metric: str, statistic: str, n: int, reason: str) -> Judgement:
-    return Judgement(metric, statistic, math.nan, UNDEFINED, n, f"undefined: {reason}")
+    return Judgement(metric, statistic, math.nan, UNDEFINED_INTERVAL, n, f"undefined: {reason}")
 
 
 def compute_group_means(frame: pd.DataFrame, keys: Sequence[str], column: str) -> "pd.Series[float]":

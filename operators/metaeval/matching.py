@@ -11,7 +11,7 @@ from plumbline.operators.metaeval.judgement import convert_to_floats
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match
 from plumbline.operators.statistics.rounding import merge_equal
 
-IDS = ("image_id", "prompt_id", "generator")
+ID_COLUMNS = ("image_id", "prompt_id", "generator")
 MAX_LISTED_EXAMPLES = 2
 
 
@@ -21,10 +21,10 @@ def list_rated_ids(ratings: pa.Table) -> pd.DataFrame:
 
 
 def list_paired_ids(preferences: pa.Table) -> pd.DataFrame:
-    """Return image_id, prompt_id and generator of both images of every pair on which a rater made a choice."""
+    """Return image_id, prompt_id and generator of both images of each pair with an answer, without duplicates."""
     decided = preferences.filter(pc.is_valid(preferences.column("preferred")))
-    names = [[name_side_columns(side).get(name, name) for name in IDS] for side in "ab"]
-    return list_distinct_ids(pa.concat_tables([decided.select(own).rename_columns(IDS) for own in names]))
+    names = [[name_side_columns(side).get(name, name) for name in ID_COLUMNS] for side in "ab"]
+    return list_distinct_ids(pa.concat_tables([decided.select(own).rename_columns(ID_COLUMNS) for own in names]))
 
 
 def list_scored_ids(scores: pa.Table) -> pd.DataFrame:
@@ -37,8 +37,8 @@ def list_distinct_ids(judged: pa.Table) -> pd.DataFrame:
 
     Tables of pairings and of error graphs lack some of these columns; their values are then missing.
     """
-    columns = [name for name in IDS if name in judged.column_names]
-    return judged.select(columns).to_pandas().reindex(columns=list(IDS)).drop_duplicates(ignore_index=True)
+    columns = [name for name in ID_COLUMNS if name in judged.column_names]
+    return judged.select(columns).to_pandas().reindex(columns=list(ID_COLUMNS)).drop_duplicates(ignore_index=True)
 
 
 def count_shared(judged: pd.DataFrame, scored: pd.DataFrame, match: Match) -> int:
@@ -49,7 +49,7 @@ def count_shared(judged: pd.DataFrame, scored: pd.DataFrame, match: Match) -> in
 
 
 def choose_match(judged: pd.DataFrame, scored: pd.DataFrame) -> Match:
-    """Return the id columns to match images by: those by which most images are shared; the first if several tie."""
+    """Return the id columns to match images by: the ids that the most images share; the first if several tie."""
     choices: tuple[Match, ...] = ("image", "image_and_prompt", "prompt_and_generator")
     return max(choices, key=lambda match: count_shared(judged, scored, match))
 
@@ -66,7 +66,7 @@ def format_examples(ids: pd.DataFrame, columns: Sequence[str]) -> str:
 def complete_ids(table: pa.Table, ids: pd.DataFrame, side: str = "") -> pa.Table:
     """Return the table with missing prompt ids and generators filled in from `ids`, by image_id.
 
-    The table contains ratings or scores, or choices, of which only the images on one `side` (a or b) are completed. An
+    The table contains ratings, scores or choices. Of choices, only the image on `side` (a or b) is completed. An
     image_id with several prompts or generators in `ids` is not completed.
     """
     names = name_side_columns(side)
@@ -82,27 +82,30 @@ def complete_ids(table: pa.Table, ids: pd.DataFrame, side: str = "") -> pa.Table
 
 
 def name_side_columns(side: str) -> dict[str, str]:
-    """Return, for each id column of an image, the column of choices with this id of the image on one side (a or b).
+    """Return the names of id columns in a table of choices, for the image on `side`, such as `image_a` for `image_id`.
 
-    Columns that have the same name in both tables are left out.
+    The result is empty if `side` is empty.
     """
     return {"image_id": f"image_{side}", "generator": f"generator_{side}"} if side else {}
 
 
 def copy_ids_from_scores(frame: pd.DataFrame, scores: pa.Table, match: Match, side: str = "") -> pd.DataFrame:
-    """Return `frame` with the prompt ids and generators that the scores have for the same images.
+    """Return `frame` with missing prompt ids and generators filled in from the scores of the same images.
 
-    The frame contains ratings, or choices, of which only the images on one `side` (a or b) are completed.
+    The frame contains ratings or choices. Of choices, only the image on `side` (a or b) is completed.
     """
     keys, own = list(MATCH_COLUMNS[match]), name_side_columns(side)
-    ids = scores.select(IDS).to_pandas().dropna(subset=keys).drop_duplicates(keys).set_index(keys)
+    ids = scores.select(ID_COLUMNS).to_pandas().dropna(subset=keys).drop_duplicates(keys).set_index(keys)
     joined = frame[[own.get(key, key) for key in keys]].set_axis(keys, axis=1).join(ids, on=keys)
     names = {own.get(name, name): joined[name] for name in ids.columns if own.get(name, name) in frame}
     return frame.assign(**{name: column.fillna(frame[name]) for name, column in names.items()})
 
 
 def select_images(table: pa.Table, ids: pd.DataFrame, match: Match, side: str = "") -> pa.Table:
-    """Return the rows of ratings, scores or choices whose image (on this `side`, a or b, of choices) is in `ids`."""
+    """Return the rows of `table` whose image is in `ids`.
+
+    The table contains ratings, scores or choices. Of choices, only the image on `side` (a or b) matters.
+    """
     keys = MATCH_COLUMNS[match]
     names = name_side_columns(side)
     wanted = pd.MultiIndex.from_frame(ids[list(keys)].dropna())

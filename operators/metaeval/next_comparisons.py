@@ -136,9 +136,9 @@ def _read_leads(
 
 
 def _count_looks(is_asked: NDArray[np.bool_], order: Indices) -> NDArray[np.int64]:
-    """Return, for each pair, the number of rows of `order` before the first row with a prompt not asked about yet.
+    """Return, for each pair, how many looks are complete: all prompts up to the end of that look have been asked about.
 
-    Each row of `order` has the indices of the prompts of one look; negative numbers are no prompts.
+    Each row of `order` has the indices of one look's prompts; a negative number stands for no prompt.
     """
     complete = (is_asked[order] | (order < 0)[..., None]).all(axis=1)  # (looks, pairs)
     return np.asarray(np.cumprod(complete, axis=0).sum(axis=0), np.int64)

@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plumbline.operators.base.sentences import NOTHING, ShownTable, plural
+from plumbline.operators.base.sentences import NO_VALUE_MARK, ShownTable, format_quantity
 from plumbline.operators.metaeval.judgement import (
     PEOPLE,
     Judgement,
@@ -29,7 +29,7 @@ from plumbline.operators.metaeval.matching import (
 )
 from plumbline.operators.metaeval.preferences import PREFERENCE_SIGNS, count_majority_votes, sort_sides
 from plumbline.operators.metaeval.ratings import average_ratings
-from plumbline.operators.statistics.bootstrap import UNDEFINED
+from plumbline.operators.statistics.bootstrap import UNDEFINED_INTERVAL
 from plumbline.operators.statistics.options import Match, ZeroHandling
 from plumbline.operators.statistics.ordering import signed_rank
 
@@ -80,7 +80,7 @@ def judge_orders(
 
 
 def order_by_ratings(ratings: pa.Table, match: Match, *, alpha: float, zeros: ZeroHandling) -> list[Order]:
-    """Return the order of every pair of generators with rated prompts in common, by ratings, under each template."""
+    """Return the order, by ratings, of every pair of generators that share rated prompts, under each template."""
     human = average_ratings(ratings, match).rename(columns={"human": "score"})
     return [
         order._replace(template=str(template))
@@ -134,13 +134,14 @@ def order_by_preferences(preferences: pa.Table, *, alpha: float, zeros: ZeroHand
 
 
 def agree_on_order(metric: str, people: Sequence[Order], own: Sequence[Order]) -> list[Judgement]:
-    """Return three statistics of how well a metric orders pairs of generators as people do, for each template.
+    """Return three statistics, for each template, of how well a metric's order of generators agrees with people's.
 
-    Each is a fraction of the pairs: those for which the metric's significant order is the same as people's, or neither
-    has one (model_ordering), is the opposite of people's (orders_reversed), or is missing although people have one
-    (orders_missed). Only pairs in both `people` and `own` count.
-    The fractions are undefined if people order no pair, because then any metric without a significant order would agree
-    perfectly.
+    Each is a fraction of the pairs that are in both `people` and `own`. In `model_ordering`, the metric and people
+    favour the same generator, or both favour neither. In `orders_reversed`, they favour different generators. In
+    `orders_missed`, only people favour one. Favouring means a significant order.
+
+    The fractions are undefined if people favour no generator of any pair: then any metric without a significant order
+    would agree perfectly.
     """
     words = "share of generator pairs, of those that the metric and people ordered by significance"
     better = {(order.generator_a, order.generator_b): order.better for order in own}
@@ -155,10 +156,10 @@ def agree_on_order(metric: str, people: Sequence[Order], own: Sequence[Order]) -
     }
     judgements = []
     for template, pairs in compared.items():
-        reason = f"people tell no two generators apart by significance, of {plural(len(pairs), 'pair')}"
+        reason = f"people tell no two generators apart by significance, of {format_quantity(len(pairs), 'pair')}"
         for name, holds in shares.items():
             if any(human is not None for human, _ in pairs):
-                judged = Judgement(metric, name, fmean(starmap(holds, pairs)), UNDEFINED, len(pairs), words)
+                judged = Judgement(metric, name, fmean(starmap(holds, pairs)), UNDEFINED_INTERVAL, len(pairs), words)
             else:
                 judged = make_undefined_judgement(metric, name, len(pairs), reason)
             judgements.append(judged._replace(template=template))
@@ -166,10 +167,10 @@ def agree_on_order(metric: str, people: Sequence[Order], own: Sequence[Order]) -
 
 
 def find_majority_orders(orders: Sequence[Order]) -> list[Order]:
-    """Return the relation of each pair of generators that is the most common among templates (Gecko, section 6.4).
+    """Return, for each pair of generators, the most common relation among the templates (Gecko, section 6.4).
 
-    "Neither is better" is also a relation. A pair is left out if it is in only one template, or if the two most common
-    relations are equally common.
+    A relation is which generator is better, or that neither is. A pair is left out if it is in only one template, or if
+    the two most common relations are equally common.
     """
     found = []
     for (a, b), group in _group_pairs(orders).items():
@@ -198,7 +199,7 @@ def make_relations_tables(orders: Sequence[Order]) -> list[ShownTable]:
             signs = {each.template: {None: "=", a: ">"}.get(each.better, "<") for each in group}
             found = {sign for template, sign in signs.items() if template != MAJORITY_TEMPLATE}
             verdict = "a conflict" if {"<", ">"} <= found else "no conflict" if len(found) > 1 else "the same relation"
-            cells = [signs.get(template, NOTHING) for template in (*templates, MAJORITY_TEMPLATE)]
+            cells = [signs.get(template, NO_VALUE_MARK) for template in (*templates, MAJORITY_TEMPLATE)]
             lines.append((f"{a}, {b}", *cells, verdict))
         names = ("generators", *templates, MAJORITY_TEMPLATE, "templates have")
         tables.append(ShownTable(f"relations of generators by {judge}", RELATIONS_CAPTION, names, lines))

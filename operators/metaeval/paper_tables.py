@@ -41,10 +41,7 @@ def to_latex(judgements: Sequence[Judgement]) -> str:
 
 
 def make_tables(judgements: Sequence[Judgement]) -> list[tuple[str, pd.DataFrame]]:
-    """Return titled tables with metrics down and statistics across; tables about people alone come last.
-
-    People's means by generator and skill have a separate table.
-    """
+    """Return titled tables with a row per metric and a column per statistic; tables about people alone come last."""
     groups: dict[tuple[bool, str, str], list[Judgement]] = {}
     for judged in judgements:
         people = judged.metric == PEOPLE
@@ -77,11 +74,7 @@ def _make_table(judgements: Sequence[Judgement]) -> pd.DataFrame:
 
 
 def count_columns(counts: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
-    """Return the columns of a table that contain sample sizes, given the `n` of every cell by row and column.
-
-    Statistics with the same sample sizes share one column `n`. A statistic with different ones (numbers of pairs of
-    images, for example) gets a column of its own.
-    """
+    """Return the columns of sample sizes for a table, given the `n` of every cell by row and column."""
     groups: dict[str, dict[str, str]] = {}
     for column in dict.fromkeys(name for row in counts.values() for name in row):
         n = {name: row[column] for name, row in counts.items() if row.get(column, EMPTY_CELL) != EMPTY_CELL}

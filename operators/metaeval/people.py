@@ -11,28 +11,28 @@ import pyarrow.compute as pc
 
 from plumbline.operators.base import schemas
 from plumbline.operators.metaeval.judgement import PEOPLE, Judgement, judge_mean, make_undefined_judgement
-from plumbline.operators.metaeval.matching import IDS
+from plumbline.operators.metaeval.matching import ID_COLUMNS
 from plumbline.operators.metaeval.ratings import (
     VIESCORE_STATISTIC,
     RatedScores,
     average_ratings,
     judge_ratings,
     list_rated_prompts,
+    split_by_generator,
     split_by_skill,
-    split_generators,
 )
 from plumbline.operators.statistics.agreement import krippendorff_alpha, measure_raters_viescore
-from plumbline.operators.statistics.bootstrap import SHARES, UNDEFINED, Interval, Prompts, Scale
+from plumbline.operators.statistics.bootstrap import SHARES, UNDEFINED_INTERVAL, Interval, Prompts, Scale
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Level, Match, Sampling
 
 EMPTY_PARTS = schemas.PARTS.empty_table()  # every rating is about an image as a whole
 
 
 def list_rated_parts(ratings: pa.Table, parts: pa.Table) -> pa.Table:
-    """Return the individual answers of raters, in schema PARTS.
+    """Return raters' individual answers (schema PARTS), from `ratings` and from answers about `parts` of images.
 
-    Templates in `parts` ask about words or questions, and their ratings are means of these answers. For any other
-    template each rating is a single answer.
+    The templates in `parts` ask about words or questions; their ratings are means of these answers, and are left out.
+    For any other template, each rating is a single answer.
     """
     about_parts = parts.column("template").unique()
     whole = ratings.filter(pc.invert(pc.is_in(ratings.column("template"), about_parts)))
@@ -45,7 +45,7 @@ def _split_answers(ratings: pa.Table, parts: pa.Table) -> Iterator[tuple[str, st
     answers = list_rated_parts(ratings, parts).to_pandas()
     for template, answered in answers.groupby("template", sort=False, dropna=False):
         yield str(template), "", answered
-        for generator, rows in split_generators(answered):
+        for generator, rows in split_by_generator(answered):
             yield str(template), generator, rows
 
 
@@ -63,7 +63,7 @@ def judge_raters(ratings: pa.Table, levels: Sequence[Level], parts: pa.Table = E
         for level in levels:
             statistic, value = f"alpha_{level}", krippendorff_alpha(units, level)
             words = f"Krippendorff's alpha by {rated}, {level} distance, {raters} raters, missing ratings allowed for"
-            judged = Judgement(PEOPLE, statistic, value, UNDEFINED, count, words)
+            judged = Judgement(PEOPLE, statistic, value, UNDEFINED_INTERVAL, count, words)
             if math.isnan(value):
                 judged = make_undefined_judgement(
                     PEOPLE, statistic, count, f"no {rated} has two ratings, or all of them are equal"
@@ -74,7 +74,7 @@ def judge_raters(ratings: pa.Table, levels: Sequence[Level], parts: pa.Table = E
 
 def _add_units(ratings: pd.DataFrame) -> pd.DataFrame:
     """Return the ratings with a column `unit`, whose values identify what was rated: an image, or a part of it."""
-    ids = (ratings[name].fillna("") for name in (*IDS, "part") if name in ratings)
+    ids = (ratings[name].fillna("") for name in (*ID_COLUMNS, "part") if name in ratings)
     return ratings.assign(unit=[" ".join(map(repr, image)) for image in zip(*ids, strict=True)])
 
 
@@ -107,7 +107,7 @@ def judge_people(
         for subset, frame in split_by_skill(rows[rows["generator"].isin(scored.dropna())], skills).items():
             images, value = frame["unit"].nunique(), measure_raters_viescore(frame)
             words = "each rater compared with the mean of the others"
-            judged = Judgement(PEOPLE, VIESCORE_STATISTIC, value, UNDEFINED, images, words)
+            judged = Judgement(PEOPLE, VIESCORE_STATISTIC, value, UNDEFINED_INTERVAL, images, words)
             if math.isnan(value):
                 judged = make_undefined_judgement(
                     PEOPLE,
@@ -147,7 +147,7 @@ def judge_generators(
     for template, rated in average_ratings(ratings, match).groupby("template"):
         scale = scales.get(str(template))
         found = []
-        for generator, rows in split_generators(rated):
+        for generator, rows in split_by_generator(rated):
             own = _rate_generator(rows, skills, sampling, scale)
             found.append([judged._replace(template=str(template), generator=generator) for judged in own])
         found.sort(key=lambda judged: -judged[0].value)
@@ -158,7 +158,6 @@ def judge_generators(
 def _rate_generator(
     rows: pd.DataFrame, skills: Mapping[str, Sequence[str]], sampling: Sampling, scale: Scale | None
 ) -> Iterator[Judgement]:
-    """Yield a generator's mean rating, its mean and deviation on a scale from 0 to 1, and its means by skill."""
     mean, *by_skill = (
         judge_mean(
             PEOPLE,
@@ -183,7 +182,7 @@ def _rate_generator(
         else:
             words = f"standard deviation (n - 1) over images of the mean rating; {words}"
             deviation = float(values.std(ddof=1)) / width
-            yield Judgement(PEOPLE, "deviation_0_1", deviation, UNDEFINED, len(values), words)
+            yield Judgement(PEOPLE, "deviation_0_1", deviation, UNDEFINED_INTERVAL, len(values), words)
     yield from by_skill
 
 

@@ -23,7 +23,14 @@ from plumbline.operators.metaeval.people import judge_raters
 from plumbline.operators.metaeval.ratings import average_ratings
 from plumbline.operators.statistics.agreement import UNSURE, find_majority_vote
 from plumbline.operators.statistics.bootstrap import SHARES, Prompts
-from plumbline.operators.statistics.options import MATCH_COLUMNS, EqualScores, Level, Match, Sampling, Unsure
+from plumbline.operators.statistics.options import (
+    MATCH_COLUMNS,
+    EqualScoreHandling,
+    Level,
+    Match,
+    Sampling,
+    UnsureHandling,
+)
 from plumbline.operators.statistics.ordering import permutation
 
 ACCURACY_STATISTIC = "binary_accuracy"
@@ -49,9 +56,9 @@ def judge_preferences(
     scores: pa.Table,
     *,
     match: Match,
-    unsure: Unsure,
+    unsure: UnsureHandling,
     sampling: Sampling,
-    equal_scores: EqualScores = "half",
+    equal_scores: EqualScoreHandling = "half",
 ) -> tuple[list[Judgement], list[Comparison]]:
     """Return how often each metric prefers the image that most raters prefer, by template, and tests of metrics.
 
@@ -61,9 +68,11 @@ def judge_preferences(
     judgements, comparisons = list[Judgement](), list[Comparison]()
     columns = split_by_metric(scores, match)
     for _, votes in count_majority_votes(preferences).groupby("template", sort=False):
-        chosen = [_choose(metric, column, votes, match, unsure, equal_scores) for metric, column in columns.items()]
+        chosen = [
+            _make_choices(metric, column, votes, match, unsure, equal_scores) for metric, column in columns.items()
+        ]
         judgements += [_judge_accuracy(choices, sampling) for choices in chosen]
-        comparisons += correct_p_values([_compare(a, b, sampling) for a, b in combinations(chosen, 2)])
+        comparisons += correct_p_values([_compare_choices(a, b, sampling) for a, b in combinations(chosen, 2)])
     return judgements, comparisons
 
 
@@ -133,9 +142,9 @@ def predict_choices(
     ratings: pa.Table,
     *,
     match: Match,
-    unsure: Unsure,
+    unsure: UnsureHandling,
     sampling: Sampling,
-    equal_scores: EqualScores = "half",
+    equal_scores: EqualScoreHandling = "half",
 ) -> list[Judgement]:
     """Return how often each template's mean ratings predict people's choices between images (Gecko, table 12).
 
@@ -147,19 +156,19 @@ def predict_choices(
     for chosen, votes in count_majority_votes(preferences).groupby("template"):
         for template, rated in means.groupby("template"):
             for first, second, rows in [("", "", votes), *_group_pairs(votes)]:
-                choices = _choose(PEOPLE, rated.set_index(keys)["human"], rows, match, unsure, equal_scores)
+                choices = _make_choices(PEOPLE, rated.set_index(keys)["human"], rows, match, unsure, equal_scores)
                 judged = _judge_accuracy(choices._replace(template=f"{chosen} by {template}"), sampling)
                 judgements.append(judged._replace(generator=first, other=second))
     return judgements
 
 
-def _choose(
+def _make_choices(
     metric: str,
     column: "pd.Series[float]",
     votes: pd.DataFrame,
     match: Match,
-    unsure: Unsure,
-    equal_scores: EqualScores,
+    unsure: UnsureHandling,
+    equal_scores: EqualScoreHandling,
 ) -> _Choices:
     a, b = (select_scores_of_side(side, column, votes, match) for side in ("a", "b"))
     frame = votes[["prompt_id", "preferred"]].assign(sign=np.sign(a - b))
@@ -178,7 +187,7 @@ def _choose(
 def select_scores_of_side(
     side: str, column: "pd.Series[float]", votes: pd.DataFrame, match: Match
 ) -> "pd.Series[float]":
-    """Return, for each row of `votes`, the score of the image on one side (a or b); nan without a score."""
+    """Return, for each row of `votes`, the score of the image on `side` (a or b); nan without a score."""
     keys = list(MATCH_COLUMNS[match])
     renamed = votes.rename(columns={own: name for name, own in name_side_columns(side).items()})
     return renamed[keys].join(column.rename("score"), on=keys)["score"]
@@ -198,7 +207,7 @@ def _judge_accuracy(chosen: _Choices, sampling: Sampling) -> Judgement:
     return judged._replace(template=chosen.template, n_unscored=chosen.n_unscored, n_prompts=n_prompts)
 
 
-def _compare(a: _Choices, b: _Choices, sampling: Sampling) -> Comparison:
+def _compare_choices(a: _Choices, b: _Choices, sampling: Sampling) -> Comparison:
     both = a.frame.join(b.frame["right"].rename("right_b"), how="inner")
     differences = both["right"] - both["right_b"]
     by_prompt = differences.groupby(both["prompt_id"]).sum().to_numpy()

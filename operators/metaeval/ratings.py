@@ -26,7 +26,7 @@ from plumbline.operators.statistics.bootstrap import (
     CORRELATIONS,
     MAX_PROMPTS_IN_PAIRS,
     SHARES,
-    UNDEFINED,
+    UNDEFINED_INTERVAL,
     Floats,
     Longs,
     Prompts,
@@ -103,12 +103,12 @@ def judge_ratings(
         judgement._replace(subset=subset, generator=generator)
         for each in rated
         for subset, rows_of_skill in split_by_skill(each.frame, skills).items()
-        for generator, frame in [("", rows_of_skill), *(split_generators(rows_of_skill) if by_generator else [])]
-        for judgement in _judge(each, frame, statistics, sampling, marks)
+        for generator, frame in [("", rows_of_skill), *(split_by_generator(rows_of_skill) if by_generator else [])]
+        for judgement in _judge_statistics(each, frame, statistics, sampling, marks)
     ]
 
 
-def _judge(
+def _judge_statistics(
     rated: RatedScores, frame: pd.DataFrame, statistics: Sequence[str], sampling: Sampling, marks: PassMarks
 ) -> list[Judgement]:
     human, score, prompts = frame["human"].to_numpy(), frame["score"].to_numpy(), list_rated_prompts(frame, sampling)
@@ -121,7 +121,7 @@ def _judge(
             judgements.append(judge_calibration(rated.metric, statistic, frame, passed))
         else:
             compute = _make_row_statistic(statistic, frame)
-            judgements.append(_correlate(rated.metric, statistic, compute, human, score, prompts))
+            judgements.append(_judge_correlation(rated.metric, statistic, compute, human, score, prompts))
     unscored, unrated = (rated.n_unscored, rated.n_unrated) if frame is rated.frame else (0, 0)
     return [
         judged._replace(
@@ -136,7 +136,6 @@ def _judge(
 
 
 def _make_row_statistic(statistic: str, frame: pd.DataFrame) -> Callable[[Longs], float]:
-    """Return a function that computes the named statistic from some rows of `frame`, given their indices."""
     human, score = frame["human"].to_numpy(), frame["score"].to_numpy()
     if statistic == VIESCORE_STATISTIC:
         generators = frame["generator"].factorize()[0]
@@ -159,11 +158,13 @@ def judge_means(
         groups = [
             each.frame.index.isin(rows.index)
             for rows_of_skill in by_skill or [whole]
-            for rows in [own for _, own in split_generators(rows_of_skill)] or [rows_of_skill]
+            for rows in [own for _, own in split_by_generator(rows_of_skill)] or [rows_of_skill]
         ]
         for statistic in (name for name in statistics if name in STATISTICS):
             compute = _make_group_mean(STATISTICS[statistic], human, score, groups)
-            judged = _correlate(each.metric, statistic, compute, human, score, list_rated_prompts(each.frame, sampling))
+            judged = _judge_correlation(
+                each.metric, statistic, compute, human, score, list_rated_prompts(each.frame, sampling)
+            )
             words = f"mean over {len(groups)} groups, each of a skill's images by one generator; {judged.convention}"
             judgements.append(judged._replace(convention=words, template=each.template, subset=MEAN_OF_GROUPS))
     return judgements
@@ -172,17 +173,15 @@ def judge_means(
 def _make_group_mean(
     compute: Callable[[Floats, Floats], float], human: Floats, score: Floats, groups: Sequence[NDArray[np.bool_]]
 ) -> Callable[[Longs], float]:
-    """Return a function from row indices to the mean of a statistic over groups; nan if undefined in all groups."""
-
-    def average(rows: Longs) -> float:
+    def compute_group_mean(rows: Longs) -> float:
         values = [compute(human[own], score[own]) for own in (rows[group[rows]] for group in groups)]
         defined = [value for value in values if not math.isnan(value)]
         return float(np.mean(defined)) if defined else math.nan
 
-    return average
+    return compute_group_mean
 
 
-def split_generators(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+def split_by_generator(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     for name, rows in frame.groupby("generator"):
         yield str(name), rows
 
@@ -197,7 +196,7 @@ def split_by_skill(frame: pd.DataFrame, skills: Mapping[str, Sequence[str]]) -> 
     return {OVERALL: frame, **{name: frame[frame["prompt_id"].isin(prompts[name])] for name in names}}
 
 
-def _correlate(
+def _judge_correlation(
     metric: str, statistic: str, compute: Callable[[Longs], float], human: Floats, score: Floats, prompts: Prompts
 ) -> Judgement:
     try:
@@ -213,7 +212,7 @@ def _correlate(
         equal = varying if np.ptp(human) > 0 else "ratings"
         return make_undefined_judgement(metric, statistic, len(human), f"all {equal} are equal")
     scale = SHARES if statistic == "auroc" else CORRELATIONS
-    interval = prompts.interval(compute, scale) if prompts.all_vary(human, score) else UNDEFINED
+    interval = prompts.interval(compute, scale) if prompts.have_enough_variation(human, score) else UNDEFINED_INTERVAL
     return Judgement(metric, statistic, value, interval, len(human), prompts.describe(interval))
 
 
@@ -221,8 +220,8 @@ def _judge_pairs(metric: str, human: Floats, score: Floats, prompts: Prompts, *,
     """Return a metric's accuracy on pairs of images, and the largest difference of two scores that counts as a tie.
 
     If `grouped`, only images of the same prompt are paired, and the accuracy is the mean over prompts. Both values are
-    undefined without pairs, and if people rate the images of every pair alike: then every metric would be right with a
-    threshold that ties all pairs.
+    undefined if there are no pairs, or if people rate both images of every pair equally, because then every metric
+    would be right with a threshold that ties all pairs.
     """
     which = "pairs within a prompt, mean over prompts, one threshold" if grouped else "all pairs of images"
     accuracy, epsilon = (f"{name}{'_grouped' * grouped}" for name in ("pairwise_accuracy", "epsilon"))
@@ -239,7 +238,9 @@ def _judge_pairs(metric: str, human: Floats, score: Floats, prompts: Prompts, *,
         how = f"no interval: {prompts.count} {prompts.name}, but at most {MAX_PROMPTS_IN_PAIRS} can be resampled"
     return [
         Judgement(metric, accuracy, best.accuracy, interval, best.pairs, f"{words}; {how}"),
-        Judgement(metric, epsilon, best.epsilon, UNDEFINED, best.pairs, f"scores this close are tied; {words}"),
+        Judgement(
+            metric, epsilon, best.epsilon, UNDEFINED_INTERVAL, best.pairs, f"scores this close are tied; {words}"
+        ),
     ]
 
 
@@ -251,11 +252,11 @@ def list_rated_prompts(frame: pd.DataFrame, sampling: Sampling) -> Prompts:
 
 
 def compare_metrics(rated: Sequence[RatedScores], statistics: Sequence[str], sampling: Sampling) -> list[Comparison]:
-    """Return a test of every two metrics under each template, on the images that both scored.
+    """Return tests of whether two metrics agree with people equally well, for each template and pair of metrics.
 
-    Only three statistics have a test. For Pearson's and Spearman's correlations, the test exchanges the scores or ranks
-    of the two metrics for random prompts. For pairwise accuracy within prompts, it flips the signs of the differences
-    of random prompts.
+    Only images that both metrics scored count, and only three statistics have a test. For Pearson's and Spearman's
+    correlations, the test exchanges the scores or ranks of the two metrics for random prompts. For pairwise accuracy
+    within prompts, it flips the signs of the differences of random prompts.
     """
     comparisons = []
     for template in dict.fromkeys(each.template for each in rated):
@@ -340,7 +341,6 @@ def warn_off_scale(ratings: pa.Table) -> list[str]:
 
 
 def _fits_scale(values: Floats, low: int, high: int) -> bool:
-    """Return True if nearly all ratings are from `low` to `high`; if `high` is 1, at least one must be below 1."""
     inside = (values >= low) & (values <= high)
     is_possible = high > 1 or bool((values[inside] < 1).any())
     return is_possible and int((~inside).sum()) <= max(1, MAX_OFF_SCALE_FRACTION * len(values))

@@ -2,7 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from plumbline.operators.base.sentences import NOTHING, Sentence, ShownTable, count, names, number
+from plumbline.operators.base.sentences import (
+    NO_VALUE_MARK,
+    Sentence,
+    ShownTable,
+    format_count,
+    format_names,
+    format_number,
+)
 from plumbline.operators.metaeval.judgement import PEOPLE, Judgement
 
 MIN_RATED_IMAGES = 20  # minimum number of images (or pairs) for a verdict
@@ -15,7 +22,8 @@ CORRELATION_CONVERTERS: Mapping[str, Callable[[float], float]] = {
     "auroc": lambda value: 2 * value - 1,
     "pearson": lambda value: value,
 }
-"""Statistics in order of preference, with functions that rescale them so that 0 is chance and 1 is people's own order.
+"""Functions that rescale each statistic so that 0 is chance and 1 is people's own order; preferred statistics come
+first.
 """
 TRUST_CAPTION = (
     "By the 95% interval, over prompts, of the agreement with people: well where even its lower end is "
@@ -26,7 +34,7 @@ TRUST_CAPTION = (
 )
 
 
-def has_enough(judged: Judgement) -> bool:
+def allows_verdict(judged: Judgement) -> bool:
     """Return True if a verdict is possible: there are enough ratings, and the interval is narrow enough."""
     low, high = map(CORRELATION_CONVERTERS.get(judged.statistic, float), judged.interval)
     return judged.n >= MIN_RATED_IMAGES and low <= high and not (low <= 0 and high >= MIN_GOOD_AGREEMENT)
@@ -34,7 +42,7 @@ def has_enough(judged: Judgement) -> bool:
 
 def judge_trust(judged: Judgement) -> str:
     """Return the verdict on how far to trust a metric, which is one of VERDICTS."""
-    if not has_enough(judged):
+    if not allows_verdict(judged):
         return NOT_ENOUGH_VERDICT
     low, high = map(CORRELATION_CONVERTERS[judged.statistic], judged.interval)
     if low <= 0:
@@ -48,8 +56,8 @@ def judge_trust(judged: Judgement) -> str:
     )
 
 
-def _select(judgements: Sequence[Judgement]) -> dict[str, list[Judgement]]:
-    """Return the metrics' judgements by template, each on the first statistic in CORRELATION_CONVERTERS that it has."""
+def _select_first_statistic(judgements: Sequence[Judgement]) -> dict[str, list[Judgement]]:
+    """Return the metrics' judgements by template, each on the first statistic in CORRELATION_CONVERTERS that occurs."""
     found: dict[str, list[Judgement]] = {}
     metrics = [judged for judged in judgements if judged.metric != PEOPLE]
     for template in dict.fromkeys(judged.template for judged in metrics):
@@ -64,13 +72,13 @@ def _select(judgements: Sequence[Judgement]) -> dict[str, list[Judgement]]:
 def describe_trust(judgements: Sequence[Judgement]) -> list[Sentence]:
     """Return a sentence for each template and metric that lists the skills by verdict."""
     sentences = []
-    for template, own in _select(judgements).items():
+    for template, own in _select_first_statistic(judgements).items():
         for metric in dict.fromkeys(judged.metric for judged in own):
             groups: dict[str, list[str]] = {words: [] for words in VERDICTS}
             for judged in own:
                 if judged.metric == metric:
                     groups[judge_trust(judged)].append(judged.group)
-            parts = [f"{words}: {names(subsets)}" for words, subsets in groups.items() if subsets]
+            parts = [f"{words}: {format_names(subsets)}" for words, subsets in groups.items() if subsets]
             sentences.append(Sentence(f"{metric} beside people's {template or 'knowledge'}", f"{'; '.join(parts)}."))
     return sentences
 
@@ -78,15 +86,15 @@ def describe_trust(judgements: Sequence[Judgement]) -> list[Sentence]:
 def make_trust_tables(judgements: Sequence[Judgement]) -> list[ShownTable]:
     """Return a table of verdicts for each template, with skills down and metrics across."""
     tables = []
-    for template, own in _select(judgements).items():
+    for template, own in _select_first_statistic(judgements).items():
         cells = {}
         for judged in own:
             low, high = judged.interval
-            interval = f" [{number(low, 2)}, {number(high, 2)}]" if low <= high else ""
-            found = f"{judge_trust(judged)}\n{number(judged.value, 2)}{interval}, n {count(judged.n)}"
+            interval = f" [{format_number(low, 2)}, {format_number(high, 2)}]" if low <= high else ""
+            found = f"{judge_trust(judged)}\n{format_number(judged.value, 2)}{interval}, n {format_count(judged.n)}"
             cells[judged.group, judged.metric] = found
         subsets, metrics = (list(dict.fromkeys(each)) for each in zip(*cells, strict=True))
-        lines = [(subset, *(cells.get((subset, metric), NOTHING) for metric in metrics)) for subset in subsets]
+        lines = [(subset, *(cells.get((subset, metric), NO_VALUE_MARK) for metric in metrics)) for subset in subsets]
         title = (
             f"how far to trust each metric, by {template or 'the ground truth'} ({own[0].statistic.replace('_', ' ')})"
         )

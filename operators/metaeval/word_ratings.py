@@ -11,9 +11,16 @@ from numpy.typing import NDArray
 
 from plumbline.operators.base.errors import SourceError
 from plumbline.operators.metaeval.judgement import OVERALL, Judgement, compute_group_means, make_undefined_judgement
-from plumbline.operators.metaeval.matching import IDS
+from plumbline.operators.metaeval.matching import ID_COLUMNS
 from plumbline.operators.metaeval.ratings import split_by_skill
-from plumbline.operators.statistics.bootstrap import SHARES, UNDEFINED, Floats, Longs, Prompts, compute_student_interval
+from plumbline.operators.statistics.bootstrap import (
+    SHARES,
+    UNDEFINED_INTERVAL,
+    Floats,
+    Longs,
+    Prompts,
+    compute_student_interval,
+)
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match, Sampling
 
 TEMPLATE_NAME = "words"
@@ -68,11 +75,11 @@ def judge_words(
         rated.setdefault(tuple(row[: len(keys)]), []).append(_RatedWord(*row[len(keys) :]))
     matched = []
     for table in elements:
-        for row in table.select([*IDS, "metric", "elements"]).to_pylist():
+        for row in table.select([*ID_COLUMNS, "metric", "elements"]).to_pylist():
             if row["elements"] is None:
                 continue
             questions = [each for each in row["elements"] if each["score"] is not None and each["start"] is not None]
-            ids = {name: row[name] for name in ("metric", *IDS)}
+            ids = {name: row[name] for name in ("metric", *ID_COLUMNS)}
             for word in rated.get(tuple(row[key] for key in keys), ()):
                 scores = [question["score"] for question in questions if _is_about(question, word, row)]
                 score = min(scores, default=math.nan)
@@ -87,7 +94,7 @@ def judge_words(
         judgement
         for metric, rows in matches.groupby("metric", sort=False)
         for subset, of_subset in split_by_skill(rows, skills).items()
-        for judgement in _judge(str(metric), subset, of_subset, sampling)
+        for judgement in _judge_metric(str(metric), subset, of_subset, sampling)
     ]
     return judgements, matches
 
@@ -102,14 +109,13 @@ def _is_about(question: Mapping[str, Any], word: _RatedWord, row: Mapping[str, A
         asked = span[start - question["start"] : end - question["start"]]
         if asked.casefold() != word.word[start - word.start : end - word.start].casefold():
             raise SourceError(
-                f"words: {row['metric']} asks about {span!r} for image {row['image_id']!r}, but {word.word!r} was "
-                "rated there; the prompts differ: score the images with the prompts that people saw"
+                f"words: {row['metric']} asks about {span!r} for image {row['image_id']!r}, but people rated "
+                f"{word.word!r} at the same position; score the images with the prompts that people saw"
             )
     return True
 
 
-def _judge(metric: str, subset: str, frame: pd.DataFrame, sampling: Sampling) -> list[Judgement]:
-    """Return one metric's statistics over the rated words, except words on which the raters are tied."""
+def _judge_metric(metric: str, subset: str, frame: pd.DataFrame, sampling: Sampling) -> list[Judgement]:
     decided = frame[frame["rated"] != MIN_ALIGNED_SCORE]
     asked = decided[decided["score"].notna()]
     n_unscored = len(decided) - len(asked) if subset == OVERALL else 0
@@ -133,9 +139,9 @@ def _judge(metric: str, subset: str, frame: pd.DataFrame, sampling: Sampling) ->
 def _judge_share(
     metric: str, name: str, counted: NDArray[np.bool_], among: NDArray[np.bool_], prompts: Prompts, reason: str
 ) -> Judgement:
-    """Return, as a judgement, the fraction of the words marked by `among` that `counted` marks too.
+    """Return, as a judgement, the fraction of the words in `among` that are also in `counted`; both are masks of words.
 
-    If no word is marked by `among`, the fraction is undefined for the `reason`.
+    If `among` has no word, the fraction is undefined for the `reason`.
     """
     if not among.any():
         return make_undefined_judgement(metric, name, 0, reason)
@@ -151,19 +157,18 @@ def _judge_share(
 def _judge_auroc(metric: str, asked: pd.DataFrame, prompts: Prompts) -> Judgement:
     aligned = (asked["rated"] > MIN_ALIGNED_SCORE).to_numpy(np.float64)
     levels = np.unique(asked["score"].to_numpy(np.float64), return_inverse=True)[1]
-    value = _measure_area(levels, aligned, np.ones(len(asked)))
+    value = _compute_roc_area(levels, aligned, np.ones(len(asked)))
     if math.isnan(value):
         return make_undefined_judgement(metric, "auroc", len(asked), "all words are rated alike")
-    interval = UNDEFINED
-    if prompts.all_vary(aligned, levels.astype(np.float64)):
-        drawn = [_measure_area(levels, aligned, times[prompts.codes]) for times in prompts.multiplicities()]
+    interval = UNDEFINED_INTERVAL
+    if prompts.have_enough_variation(aligned, levels.astype(np.float64)):
+        drawn = [_compute_roc_area(levels, aligned, times[prompts.codes]) for times in prompts.multiplicities()]
         interval = compute_student_interval(value, np.asarray(drawn), prompts.count, SHARES)
     words = f"{STATISTIC_CONVENTIONS['auroc']}; {prompts.describe(interval)}"
     return Judgement(metric, "auroc", value, interval, len(asked), words)
 
 
-def _measure_area(levels: Longs, aligned: Floats, weights: Floats) -> float:
-    """Return the area under the ROC curve of weighted words, given the rank of each word's score (`levels`)."""
+def _compute_roc_area(levels: Longs, aligned: Floats, weights: Floats) -> float:
     up, down = (np.bincount(levels, weights=weights * part) for part in (aligned, 1 - aligned))
     pairs = up.sum() * down.sum()
     return float(up @ (np.cumsum(down) - down / 2) / pairs) if pairs else math.nan

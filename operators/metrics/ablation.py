@@ -58,7 +58,7 @@ def _shuffle_images(rows: pa.Table) -> pa.Table:
             f"shuffled_images: expected at most half of a shard's images to have the same prompt, found {most} of "
             f"{len(prompts)}; raise shard_rows, or leave this ablation out"
         )
-    ring = sorted(range(len(prompts)), key=lambda row: (_hash(prompts[row]), row))
+    ring = sorted(range(len(prompts)), key=lambda row: (_hash_text(prompts[row]), row))
     source = {row: ring[(place + most) % len(ring)] for place, row in enumerate(ring)}
     order = pa.array([source[row] for row in range(len(prompts))], pa.int64())
     for index, name in enumerate(rows.column_names):
@@ -74,10 +74,10 @@ def make_blank_image() -> Image.Image:
 def shuffle_words(text: str) -> str:
     """Return the text with its words in a different order, if possible; the order depends only on the text."""
     words = text.split()
-    order = sorted(range(len(words)), key=lambda index: _hash(f"{text}\0{index}"))
+    order = sorted(range(len(words)), key=lambda index: _hash_text(f"{text}\0{index}"))
     shuffled = [words[index] for index in order]
     return " ".join(shuffled if shuffled != words else [*words[1:], *words[:1]])
 
 
-def _hash(text: str) -> str:
+def _hash_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()

@@ -34,16 +34,16 @@ from plumbline.operators.metrics.user_code import (
     read_first_line,
 )
 
-Better = Literal["higher", "lower", "neither"]
+BetterDirection = Literal["higher", "lower", "neither"]
 """Direction of the scores: whether the higher or the lower of two scores is better, or neither."""
 Function = TypeVar("Function", bound=Callable[..., Any])
 FUNCTION_NAME_REGEX = r"[A-Za-z_][A-Za-z0-9_]{0,99}"
 FUNCTION_REFERENCE_PATTERN = re.compile(rf"(?P<location>.+):(?P<name>{FUNCTION_NAME_REGEX})")
 """Pattern for FILE.py:NAME or PACKAGE.MODULE:NAME."""
 MODULE_NAME_PATTERN = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
-MAX_BYTES = 1_000_000
+MAX_SOURCE_BYTES = 1_000_000
 """Maximum size of a source file in bytes."""
-Call = Callable[[Sequence[Image.Image], Sequence[str]], list[Any]]
+ImageFunction = Callable[[Sequence[Image.Image], Sequence[str]], list[Any]]
 """Function that returns a value for each image with its prompt."""
 
 
@@ -51,19 +51,19 @@ class FunctionDeclaration(NamedTuple):
     """Declaration of a function by its author: range and direction of scores, and whether it takes batches."""
 
     score_range: ScoreRange | None = None
-    better: Better = "higher"
+    better: BetterDirection = "higher"
     batches: bool = False
 
 
-class Description(NamedTuple):
-    """Declaration of a function by its author, and the first line of the function's docstring."""
+class FunctionDescription(NamedTuple):
+    """What a function's author declares about it, and the first line of its docstring."""
 
     declared: FunctionDeclaration
     about: str
 
 
 def metric(
-    *, score_range: tuple[float, float] | None = None, better: Better = "higher", batches: bool = False
+    *, score_range: tuple[float, float] | None = None, better: BetterDirection = "higher", batches: bool = False
 ) -> Callable[[Function], Function]:
     """Return a decorator that declares the range and direction of a function's scores (docs/plugins.md).
 
@@ -75,8 +75,10 @@ def metric(
     Raises:
         ConfigError: A value is invalid.
     """
-    if better not in get_args(Better):
-        raise ConfigError(f"metric: expected better to be one of {', '.join(get_args(Better))}, got {better!r}")
+    if better not in get_args(BetterDirection):
+        raise ConfigError(
+            f"metric: expected better to be one of {', '.join(get_args(BetterDirection))}, got {better!r}"
+        )
     if score_range is not None:
         try:
             low, high = map(float, score_range)
@@ -97,13 +99,13 @@ def metric(
 
 
 @dataclass(frozen=True)
-class Code:
-    """The digest and declaration of a function, as stored in records. Only the subclass UserCode can be run."""
+class FunctionRecord:
+    """A function's digest and declaration, as runs record them. Only the subclass UserCode can call the function."""
 
     digest: str
     """SHA-256 of the file's text, truncated to 16 hexadecimal digits."""
     score_range: ScoreRange | None = None
-    better: Better = "higher"
+    better: BetterDirection = "higher"
     batches: bool = False
     packages: tuple[str, ...] = ()
     """Python version and exact packages of the function's environment; empty for a function without its own."""
@@ -123,7 +125,7 @@ class FunctionConfig(Metric):
     """Environment of the function's own, which a plugin makes (plugins/environments/README.md). By default the function
     runs with the packages that are installed here.
     """
-    code: Code
+    code: FunctionRecord
     """Code of the named function; it cannot be set in a configuration."""
 
     @property
@@ -149,7 +151,7 @@ class FunctionConfig(Metric):
         return Scored(evidence.row["value"])
 
 
-class Source(NamedTuple):
+class SourceFunction(NamedTuple):
     """Source text that defines a function. Loading it executes the text, and raises ConfigError if that fails."""
 
     name: str
@@ -180,15 +182,15 @@ class Source(NamedTuple):
             raise make_missing_function_error(self.location, self.name, list_functions(module))
         return cast(Callable[..., Any], function)
 
-    def describe(self) -> Description:
+    def describe(self) -> FunctionDescription:
         return _describe_function(self.load(), self.location, self.name)
 
-    def open(self, *, batches: bool) -> Call:
+    def open(self, *, batches: bool) -> ImageFunction:
         return partial(_call_function, self.load(), batches, self.name)
 
 
 class GivenFunction(NamedTuple):
-    """A function that was passed as a Python object; it can be described and called like a Source."""
+    """A function that was passed as a Python object; it can be described and called like a SourceFunction."""
 
     function: Callable[..., Any]
 
@@ -212,15 +214,15 @@ class GivenFunction(NamedTuple):
     def packages(self) -> tuple[str, ...]:
         return ()
 
-    def describe(self) -> Description:
+    def describe(self) -> FunctionDescription:
         return _describe_function(self.function, self.location, self.name)
 
-    def open(self, *, batches: bool) -> Call:
+    def open(self, *, batches: bool) -> ImageFunction:
         return partial(_call_function, self.function, batches, self.name)
 
 
 class Origin(Protocol):
-    """A function that can be described and called: a Source, a GivenFunction, or a function of a plugin's."""
+    """A function that can be described and called: a SourceFunction, a GivenFunction, or one from a plugin."""
 
     @property
     def name(self) -> str:
@@ -242,19 +244,19 @@ class Origin(Protocol):
     def packages(self) -> tuple[str, ...]:
         """Python version and exact packages, for keys of cells; empty for a function that runs in this process."""
 
-    def describe(self) -> Description:
-        """Return what the function declares, and its docstring's first line; raise ConfigError if it is unusable."""
+    def describe(self) -> FunctionDescription:
+        """Return the function's declaration, and its docstring's first line; raise ConfigError if it is unusable."""
 
-    def open(self, *, batches: bool) -> Call:
-        """Return a function that scores several images; it may raise HopelessRow with the error of a row."""
+    def open(self, *, batches: bool) -> ImageFunction:
+        """Return a function that scores several images; it may raise HopelessRow for an image that cannot be scored."""
 
 
 FUNCTION_ENVIRONMENTS = Extensions[Callable[[str, str, Any], Origin]]("function_environments", {})
-"""Readers of functions that run elsewhere, for plugins. Arguments: the metric's key, for messages; the function as the
-user named it; the value of the metric's option `environment`.
+"""Readers of functions that run outside this process, from plugins. Arguments: the metric's key, for messages; the
+function as the user named it; the value of the metric's option `environment`.
 """
 ENVIRONMENT_READER = "uv"
-"""Name of the reader that reads `environment`."""
+"""Name of the reader that handles the option `environment`."""
 
 
 def _call_function(
@@ -264,9 +266,11 @@ def _call_function(
     return list_values(function(copies, [*texts]), name) if batches else list(map(function, copies, texts))
 
 
-def _describe_function(function: Callable[..., Any], location: str, name: str) -> Description:
+def _describe_function(function: Callable[..., Any], location: str, name: str) -> FunctionDescription:
     check_parameters(location, name, find_other_parameters(function))
-    return Description(getattr(function, DECLARATION_ATTRIBUTE, FunctionDeclaration()), read_first_line(function))
+    return FunctionDescription(
+        getattr(function, DECLARATION_ATTRIBUTE, FunctionDeclaration()), read_first_line(function)
+    )
 
 
 def check_parameters(location: str, name: str, other_parameters: str | None) -> None:
@@ -280,7 +284,7 @@ def make_missing_function_error(location: str, name: str, functions: Sequence[st
     return ConfigError(f"metric {location}: no function {name!r}; {suggest(name, functions)}")
 
 
-class UserCode(Code):
+class UserCode(FunctionRecord):
     """The digest and declaration of a user's function, with the function itself, so that it can be called here."""
 
     origin: Origin
@@ -294,8 +298,8 @@ class UserCode(Code):
         """Return the function's name with its file or module, for messages."""
         return f"{self.origin.name} of {self.origin.location}"
 
-    def open(self) -> Call:
-        """Return the function, to be called with several images; raise ConfigError if its text fails to run here."""
+    def open(self) -> ImageFunction:
+        """Return a callable that takes several images; raise ConfigError if the function's source fails to run here."""
         return self.origin.open(batches=self.batches)
 
 
@@ -310,7 +314,8 @@ def split_name(named: str) -> tuple[str, str]:
 def read_function(key: str, named: str, environment: Any) -> Origin:
     """Return the function FILE.py:NAME or PACKAGE.MODULE:NAME of the metric at `key`, without executing it here.
 
-    Raise ConfigError if it cannot be read, or if it has an environment and the plugin for these is missing.
+    Raise ConfigError if the function cannot be read, or if it needs an environment and the plugin `environments` is not
+    installed.
     """
     if environment is None:
         return read_source(named)
@@ -319,7 +324,7 @@ def read_function(key: str, named: str, environment: Any) -> Origin:
     return FUNCTION_ENVIRONMENTS[ENVIRONMENT_READER](key, named, environment)
 
 
-def read_source(named: str) -> Source:
+def read_source(named: str) -> SourceFunction:
     """Read the source of FILE.py:NAME or PACKAGE.MODULE:NAME without executing it; raise ConfigError if unusable."""
     location, name = split_name(named)
     if "://" in location:
@@ -333,10 +338,12 @@ def read_source(named: str) -> Source:
     try:
         if file.exists() and not file.is_file():
             raise ConfigError(f"metric {location}: expected a Python file, found something else; correct the path")
-        if file.stat().st_size > MAX_BYTES:
-            raise ConfigError(f"metric {location}: expected at most {MAX_BYTES:,} bytes, found more; shorten the file")
+        if file.stat().st_size > MAX_SOURCE_BYTES:
+            raise ConfigError(
+                f"metric {location}: expected at most {MAX_SOURCE_BYTES:,} bytes, found more; shorten the file"
+            )
         with tokenize.open(file) as opened:
-            return Source(name, location, opened.read(), str(file), package)
+            return SourceFunction(name, location, opened.read(), str(file), package)
     except (OSError, SyntaxError, ValueError) as error:
         raise ConfigError(f"metric {location}: {describe_error(error)}; correct the path or the file") from error
 
@@ -367,7 +374,7 @@ def read_function_options(origin: Origin) -> dict[str, Any]:
     return {"kind": "function", "function": origin.name, "about": about, "code": UserCode(origin, declared)}
 
 
-def require_runnable(code: Code) -> UserCode:
+def require_runnable(code: FunctionRecord) -> UserCode:
     """Return the code if it can be run; raise ConfigError if it comes from a record, which contains only the digest."""
     if not isinstance(code, UserCode):
         raise ConfigError("records do not contain a function's code; give its file, as in metric=FILE.py:FUNCTION")
@@ -375,5 +382,5 @@ def require_runnable(code: Code) -> UserCode:
 
 
 def is_function_name(metric: Any) -> bool:
-    """Return True if an entry in a list of metrics is a function or names one, and not a predefined metric."""
+    """Return True if an entry in a list of metrics is a user's function or names one, and not a predefined metric."""
     return callable(metric) or (isinstance(metric, str) and (":" in metric or metric.endswith(".py")))

@@ -21,15 +21,18 @@ Prior = Literal["blank_image"]
 for a grey image. Language models are calibrated in the same way with a content-free input (Zhao et al. 2021, Calibrate
 Before Use). No released metric does this.
 """
-View = Literal["result", "source", "edit", "pair", "swapped_pair"]
+View = Literal["result", "source", "edit", "pair", "swapped_pair", "edit_pair", "swapped_edit_pair"]
 """The images that a model sees in one question: `result` is the scored image, `source` is the image before the
 edit, and `edit` is both, source first. `pair` is another generator's image followed by the scored image, and
-`swapped_pair` is the scored image followed by the other one.
+`swapped_pair` is the scored image followed by the other one. `edit_pair` and `swapped_edit_pair` are these views with
+the image before the edit in front.
 """
-SOURCE_VIEWS: frozenset[View] = frozenset({"source", "edit"})
+SOURCE_VIEWS: frozenset[View] = frozenset({"source", "edit", "edit_pair", "swapped_edit_pair"})
 """Views with the source of an edit."""
 DOUBLE_VIEWS: frozenset[View] = frozenset({"edit", "pair", "swapped_pair"})
 """Views with two images."""
+TRIPLE_VIEWS: frozenset[View] = frozenset({"edit_pair", "swapped_edit_pair"})
+"""Views with three images."""
 ScoreRange = tuple[float, float]
 """Lowest and highest score."""
 SHARE_RANGE: ScoreRange = (0.0, 1.0)
@@ -57,7 +60,7 @@ class PairSelection(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """A question about an image, with the answer that a model gave in one of several forms."""
+    """A question about an image with a model's answer: likelihoods, a reply, or results of queries."""
 
     question: WrittenQuestion
     token_logprobs: Logprobs = ()
@@ -176,7 +179,7 @@ class Metric(BoundsChecked, ABC):
 
     @property
     def roles(self) -> Mapping[str, str]:
-        """Role of each of the metric's models, by the option whose value is the role: `{"model": "vqa"}`."""
+        """Roles of the metric's models, by the option that sets the role: `{"model": "vqa"}`."""
         return {key: getattr(self, key) for key in self.role_keys}
 
     @property
@@ -195,13 +198,18 @@ class Metric(BoundsChecked, ABC):
         return True
 
     @property
+    def reads_prompt(self) -> bool:
+        """Return True if a score depends on the prompt; False for metrics that only rate how an image looks."""
+        return True
+
+    @property
     def views(self) -> tuple[View, ...]:
         """Views of the images that the metric asks about. Requests refer to a view by its index here (Request.view)."""
         return ("result",)
 
     @property
     def captions(self) -> tuple[str, ...]:
-        """Names of the columns with captions of edits that the metric uses, from CAPTION_COLUMNS; usually none."""
+        """The edit-caption columns that the metric uses, a subset of CAPTION_COLUMNS; usually none."""
         return ()
 
     @property

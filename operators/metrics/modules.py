@@ -22,17 +22,18 @@ MAX_STATEMENT_CHARACTERS = 1000
 """Maximum number of characters in a statement."""
 MIN_DISTANCE_PIXELS = 5
 """Minimum distance in pixels between the centres of two boxes for one to be left of, right of, above or below the other
-(as in the release).
+(as in upstream's code).
 """
 MIN_AREA_DIFFERENCE = 0.05
-"""Minimum relative difference between the areas of two boxes for one to be bigger than the other (as in the release).
+"""Minimum relative difference between the areas of two boxes for one to be bigger than the other (as in upstream's
+code).
 """
 
 Module = Literal["object", "count", "spatial", "scale", "text", "vqa"]
 Relations = Literal["stated", "released"]
 """Direction of a relation between two objects. `stated`: the first object of a statement has the relation to the
 second, as programs state it; `released`: for left, right, above, below, bigger and smaller, the second object has the
-relation to the first, as in the release's arithmetic.
+relation to the first, as computed by upstream's code.
 """
 
 
@@ -55,7 +56,7 @@ MODULE_SIGNATURES: Mapping[str, tuple[Module, str | None, int]] = {
     "texteval": ("text", "ocr", 1),
     "vqa": ("vqa", None, 3),
 }
-"""Signatures by lower-case name (as in the release): the module, the call that wraps the image, and the number of
+"""Signatures by lower-case name (as in upstream's code): the module, the call that wraps the image, and the number of
 arguments.
 """
 
@@ -75,7 +76,7 @@ _SEPARATOR_PATTERN = re.compile(r"; ?(?=[A-Za-z]+ ?\()")
 
 
 def read_program(reply: str) -> list[Statement]:
-    """Return the statements of a program; as in the release, drop meaningless ones but keep repeated ones.
+    """Return the statements of a program; like upstream, drop meaningless ones but keep repeated ones.
 
     Raise UnreadableReply if no statement is left, if more than MAX_STATEMENTS are, or if anything else in the reply
     looks like code.
@@ -133,7 +134,7 @@ def read_statement(text: str) -> Statement | str | None:
         raise UnreadableReply(f"{parsing.shorten(text)} is not a call of one of the modules")
     if len(arguments) != n_arguments:
         return f"{parsing.shorten(text)} has {len(arguments)} arguments, expected {n_arguments}"
-    if module in ("spatial", "scale"):  # the release joins several arguments in one string
+    if module in ("spatial", "scale"):  # upstream joins several arguments in one string
         arguments = arguments[0].split(",")
     elif module == "vqa":
         arguments = [arguments[0], arguments[2], *arguments[1].split(",")]
@@ -161,7 +162,7 @@ def make_statement(module: Module, arguments: Sequence[str]) -> Statement | str:
 
 
 def _parse_count(written: str) -> str | None:
-    """Return an expected count in a form such as `==2`; None if it is no count.
+    """Return an expected count in a form such as `==2`; None if the text is not a count.
 
     Number words are accepted; a bare number means equality.
     """
@@ -240,7 +241,7 @@ def list_queries(statement: Statement, relations: Relations = "stated") -> tuple
 def _list_relation_questions(statement: Statement, pair: Sequence[str], relations: Relations) -> list[str]:
     """Return yes/no questions about a relation that boxes cannot show; the relation holds if all answers are yes.
 
-    The release's code uses the word `skip` for all relations except in front of and behind.
+    Upstream's code uses the word `skip` for all relations except in front of and behind.
     """
     first, second, relation = statement.arguments
     articles = ("an" if name[:1].casefold() in "aeiou" else "a" for name in pair)
@@ -273,8 +274,8 @@ def check_statement(statement: Statement, results: Sequence[QueryResult], relati
         case "text":
             # a line, or all lines together, must equal the text, without punctuation and case
             lines = (results[0].text or "").splitlines()
-            texts = {_normalise(text) for text in [*lines, " ".join(lines)]}
-            return _normalise(statement.arguments[0]) in texts, " / ".join(lines)
+            texts = {_normalise_text(text) for text in [*lines, " ".join(lines)]}
+            return _normalise_text(statement.arguments[0]) in texts, " / ".join(lines)
         case "vqa":
             given = _match_choice(results[0], statement.arguments[1:])
             return given == statement.arguments[1], given
@@ -283,7 +284,6 @@ def check_statement(statement: Statement, results: Sequence[QueryResult], relati
 
 
 def _match_choice(result: QueryResult, choices: Sequence[str]) -> str:
-    """Return the choice that equals the reply, or the reply itself if no choice does."""
     text = result.text or ""
     return match_choice(text, choices) or text
 
@@ -304,7 +304,7 @@ _COMPARISONS: Mapping[str, Callable[[int, int], bool]] = {
 }
 
 
-def _normalise(text: str) -> str:
+def _normalise_text(text: str) -> str:
     return parsing.collapse_spaces(re.sub(r"[.,?!*]", "", text)).casefold()
 
 

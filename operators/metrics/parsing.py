@@ -111,7 +111,7 @@ def match_choice(answer: str, choices: Sequence[str]) -> str | None:
     """Return the choice that equals the answer, ignoring case, spaces and surrounding punctuation.
 
     If the choices are yes and no, an answer that starts with yes or no and punctuation matches too ("Yes, there is a
-    dog."). This is more lenient than the exact match of the TIFA release, for models that answer in sentences.
+    dog."). This is more lenient than the exact match in TIFA's code, for models that answer in sentences.
     """
     by_key = {normalise(choice): choice for choice in reversed(choices)}
     choice = by_key.get(normalise(answer))

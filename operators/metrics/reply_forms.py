@@ -50,14 +50,14 @@ class Form(NamedTuple, Generic[Piece]):
     template: str = ""
     """Name of the template that contains the instructions, if the metric has one."""
 
-    def request(self, sampling: ReplySampling, text: str) -> Request:
+    def make_request(self, sampling: ReplySampling, text: str) -> Request:
         """Return a request whose conversation begins with the instructions and the text."""
-        request = sampling.request(self.instructions + text)
+        request = sampling.make_request(self.instructions + text)
         return request if self.schema is None else request._replace(schema=json.dumps(self.schema(request.max_tokens)))
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """The instructions and, if there is one, the schema: all texts of a request besides the prompt."""
+        """All texts of a request besides the prompt: the instructions and, if there is one, the schema."""
         return (self.instructions,) if self.schema is None else (self.instructions, json.dumps(self.schema(0)))
 
 
@@ -128,7 +128,7 @@ def read_entries(reply: str, *names: str) -> list[Any]:
     """
     text = parsing.strip_markup(reply)
     starts = sorted(start for start in (text.find("{"), text.find("[")) if start >= 0)
-    value = next((value for start in starts if (value := _decode(text[start:])) is not None), None)
+    value = next((value for start in starts if (value := _decode_json_start(text[start:])) is not None), None)
     if value is None:
         raise UnreadableReply(f'expected JSON such as {{"{names[0]}": ...}}, found {parsing.shorten(text.strip())}')
     if isinstance(value, dict):
@@ -140,17 +140,17 @@ def read_entries(reply: str, *names: str) -> list[Any]:
     return [entry for member in found for entry in (member if isinstance(member, list) else [member])]
 
 
-def _decode(text: str) -> Any:
+def _decode_json_start(text: str) -> Any:
     """Return the JSON value at the start of a text, even if its end is cut off; None if that is impossible."""
-    value = _try_decode(text)
+    value = _decode_json_or_none(text)
     if value is not None:
         return value
     ends = [match.end() for match in re.finditer(r'[}\]"\d]', text)][-MAX_TRIED_ENDS:]
     repairs = (text[:end] + close for end in reversed(ends) for close in ("]}", "]"))
-    return next(filter(None, map(_try_decode, repairs)), None)
+    return next(filter(None, map(_decode_json_or_none, repairs)), None)
 
 
-def _try_decode(text: str) -> Any:
+def _decode_json_or_none(text: str) -> Any:
     try:
         return json.JSONDecoder(strict=False).raw_decode(text)[0]  # engines let control characters through
     except (ValueError, RecursionError):
@@ -188,7 +188,7 @@ class Block(NamedTuple):
 
 
 class _Draft(NamedTuple):
-    """The parts of a question as written, which have not been checked yet: the lines after each label."""
+    """Lines of a question before validation, by the label that precedes them."""
 
     subject: str | None
     text: list[str]
@@ -197,7 +197,7 @@ class _Draft(NamedTuple):
 
 
 def read_blocks(reply: str) -> list[Block]:
-    """Return the questions in a reply that is text, without unreadable ones and exact repeats.
+    """Return the questions in a text reply, without unreadable ones and exact repeats.
 
     A label without text takes the next line; `Choices:` without text takes all lines up to the next label. Raise
     UnreadableReply if no question can be read (listing the first few problems), or if there are more than MAX_BLOCKS.
@@ -218,7 +218,7 @@ def read_blocks(reply: str) -> list[Block]:
                 lines.append(body)
             if waiting != "c" or label:
                 waiting = ""
-    return _check_blocks(drafts, 'no line that begins with "Q:" was found')
+    return _make_blocks(drafts, 'no line that begins with "Q:" was found')
 
 
 def _split_labels(reply: str) -> Iterator[tuple[str, str]]:
@@ -258,11 +258,11 @@ def read_json_blocks(reply: str) -> list[Block]:
         unique = set(map(read_json_text, choices)) if isinstance(choices, list) else set()
         subject = f"{subject} ({kind})" if kind else subject
         drafts.append(_Draft(subject or None, [text], sorted(unique), [answer]))
-    return _check_blocks(drafts, f'no question under "{CLOSED}" or "{OPEN}" was found')
+    return _make_blocks(drafts, f'no question under "{CLOSED}" or "{OPEN}" was found')
 
 
-def _check_blocks(drafts: Sequence[_Draft], absent: str) -> list[Block]:
-    read = list(map(_check_block, drafts))
+def _make_blocks(drafts: Sequence[_Draft], absent: str) -> list[Block]:
+    read = list(map(_make_block, drafts))
     blocks = list(dict.fromkeys(block for block in read if isinstance(block, Block)))
     if not blocks:
         problems = [problem for problem in read if isinstance(problem, str)][:3]
@@ -272,8 +272,7 @@ def _check_blocks(drafts: Sequence[_Draft], absent: str) -> list[Block]:
     return blocks
 
 
-def _check_block(draft: _Draft) -> Block | str:
-    """Return the draft as a question, or a description of the problem."""
+def _make_block(draft: _Draft) -> Block | str:
     text = "".join(draft.text)
     named = f"the question {parsing.shorten(text)}"
     if not any(char.isalnum() for char in text) or len(text) > parsing.MAX_QUESTION_CHARACTERS:

@@ -51,8 +51,8 @@ def _check_kind(name: str, metric: type[Metric]) -> type[Metric]:
 METRICS: tuple[type[Metric], ...] = tuple(_check_kind(name, metric) for name, metric in KINDS.items())
 
 
-def find_story(kind: str) -> str:
-    """Return the description for newcomers of this kind of metric; an empty string if the kind is unknown."""
+def find_newcomer_description(kind: str) -> str:
+    """Return the metric's description for newcomers, which reports show; an empty string for an unknown kind."""
     return next((metric.story for metric in METRICS if metric.__dataclass_fields__["kind"].default == kind), "")
 
 

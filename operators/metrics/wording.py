@@ -1,7 +1,7 @@
-"""The wording of a metric's requests: our templates, the user's, or a release's prompts (docs/wording.md).
+"""The wording of a metric's requests: our templates, the user's, or the prompts that a paper's authors published.
 
-A release's prompts are read from a checkout as data: text files, tables, and constants in Python files, which are never
-executed.
+Published prompts are read from a checkout as data: text files, tables, and constants in Python files, which are never
+executed (docs/wording.md).
 """
 
 import ast
@@ -22,26 +22,28 @@ from plumbline.operators.base.extensions import PLUGINS_FOLDER
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.parsing import MAX_REPLY_CHARACTERS
 from plumbline.operators.metrics.writing import RETRY_REQUEST, STOP_TEXTS, UnreadableReply, Writing
-from plumbline.operators.models.calls import Request
+from plumbline.operators.models.calls import Generation, Request
 
 if TYPE_CHECKING:
     from plumbline.operators.models.vqa_profiles import VqaProfile
 
 T = TypeVar("T")
 R = TypeVar("R", bound="Release")
-TEMPLATES = (Path(__file__).parent / "templates", *sorted(PLUGINS_FOLDER.glob("*/templates")))
+TEMPLATE_FOLDERS = (Path(__file__).parent / "templates", *sorted(PLUGINS_FOLDER.glob("*/templates")))
 """Folders with the templates of the core and the plugins."""
 PLACEHOLDER_PATTERN = re.compile(r"\{\w+\}")
 MAX_FILE_BYTES = 20_000_000
 """Maximum size in bytes of a file in a checkout."""
+MAX_QUOTED_CHARACTERS = 200
+"""Number of characters at the end of an unreadable reply that the error message quotes."""
 READER_ERRORS = (ValueError, LookupError, TypeError, ArithmeticError, RecursionError)
-"""Errors that a release's parser may raise for a reply of an unexpected form."""
+"""Errors that published parsers may raise for a reply of an unexpected form."""
 
 
 @cache
 def read_prompt_template(name: str) -> str:
     """Return templates/NAME.txt unchanged, because its digest is part of the keys of the questions' cells."""
-    file = next(folder / f"{name}.txt" for folder in TEMPLATES if (folder / f"{name}.txt").is_file())
+    file = next(folder / f"{name}.txt" for folder in TEMPLATE_FOLDERS if (folder / f"{name}.txt").is_file())
     return file.read_text("utf-8")
 
 
@@ -51,7 +53,7 @@ def digest_templates(*templates: str) -> str:
 
 
 class Wording(NamedTuple):
-    """The release or the templates found in a folder; without a folder both are empty, and our wording is used."""
+    """The texts that a user's folder provides: published prompts, or templates; both are empty without a folder."""
 
     release: "Release | None" = None
     templates: Mapping[str, str] = {}
@@ -69,8 +71,9 @@ class WordedMetric(Metric):
     """Base class of metrics whose requests have a configurable wording."""
 
     wording: str | None = None
-    """Folder with the checkout of a release or with the user's templates; null uses our wording. Prompts of a release
-    are sent unchanged, and replies are parsed as in its code. Templates are named as in operators/metrics/templates.
+    """Folder with a checkout of the paper's published code, or with the user's templates; null uses our wording.
+    Published prompts are sent unchanged, and replies are parsed as in the published code. Templates are named as in
+    operators/metrics/templates.
     """
     wording_digest: str | None = None
     """Digest of the wording; null accepts any. The plan fills it in, and workers reject a folder that has changed
@@ -88,8 +91,8 @@ class WordedMetric(Metric):
     def with_model_defaults(self, profile_of: "Callable[[str], VqaProfile]") -> Self:
         """Return the metric with the digest of its wording filled in.
 
-        Raise ConfigError if the folder has nothing for this metric or has another digest, or if an option is set that
-        the release determines.
+        Raise ConfigError if the folder has nothing for this metric or has another digest, or if an option is set whose
+        value the published prompts determine.
         """
         if self.wording is None:
             return self
@@ -109,7 +112,7 @@ class WordedMetric(Metric):
         return replace(self, wording=str(folder), wording_digest=wording.digest)
 
     def find_release(self, kind: type[R]) -> R | None:
-        """Return the release that determines the wording if the release is of class `kind`, otherwise None."""
+        """Return the published code that determines the wording; None if there is none or it is of another class."""
         release = self._wording.release
         return release if isinstance(release, kind) else None
 
@@ -121,20 +124,23 @@ class WordedMetric(Metric):
     def _wording(self) -> Wording:
         if self.wording is None:
             return Wording()
-        return _read_once(Path(self.wording), self.releases, self.templates, self.wording_digest)
+        return _read_wording_cached(Path(self.wording), self.releases, self.templates, self.wording_digest)
 
 
 def read_wording(
     folder: Path, releases: "Sequence[type[Release]]", templates: Sequence[str], digest: str | None = None
 ) -> Wording:
-    """Return the release or the templates in a folder; raise ConfigError if it has none for the metric.
+    """Return the published prompts or the templates in a folder; raise ConfigError if it has neither for the metric.
 
-    Our templates are used for those that the folder lacks. If `digest` is given, the folder's content must have it.
+    Templates that the folder lacks are replaced by ours. If `digest` is given, the folder's content must have it.
     """
     if not releases and not templates:
         raise ConfigError("this metric sends no prompts of its own to a model; leave the wording out")
-    marks = " or ".join(f"a checkout of {release.repository} ({release.marker_file})" for release in releases)
-    expected = " or ".join(filter(None, (marks, f"templates ({', '.join(f'{name}.txt' for name in templates)})")))
+    markers = f" ({releases[0].marker_file})" if len(releases) == 1 else ""
+    names = list(dict.fromkeys(release.repository for release in releases))
+    marks = " or ".join(f"a checkout of {name}{markers}" for name in names)
+    named = f"templates ({', '.join(f'{name}.txt' for name in templates)})" if templates else ""
+    expected = " or ".join(filter(None, (marks, named)))
     if not folder.is_dir():
         raise ConfigError(f"expected {expected} in a local folder, but {folder} is not a folder; correct its path")
     release = next((release for release in releases if (folder / release.marker_file).is_file()), None)
@@ -143,7 +149,8 @@ def read_wording(
     else:
         wording = Wording(templates=_read_own_templates(folder, templates))
         if not wording.templates:
-            raise ConfigError(f"expected {expected}, but {folder} has neither; give the folder with these files")
+            absent = "neither" if releases and templates else "none"
+            raise ConfigError(f"expected {expected}, but {folder} has {absent}; use a folder with these files")
     if digest not in (None, wording.digest):
         raise ConfigError(
             f"{folder} has the digest {wording.digest}, expected {digest}: its files have changed; restore them, or "
@@ -152,7 +159,7 @@ def read_wording(
     return wording
 
 
-_read_once = lru_cache(maxsize=64)(read_wording)
+_read_wording_cached = lru_cache(maxsize=64)(read_wording)
 
 
 def _read_own_templates(folder: Path, names: Sequence[str]) -> dict[str, str]:
@@ -173,7 +180,7 @@ def _read_own_templates(folder: Path, names: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Release(ABC):
-    """Base class of releases, the published code of metrics: prompts from a checkout, and methods that use them.
+    """Base class for the published code of metrics: prompts that are read from a checkout, and methods that use them.
 
     All fields are part of the keys of requests.
     """
@@ -183,14 +190,14 @@ class Release(ABC):
     marker_file: ClassVar[str]
     """File whose presence identifies a checkout."""
     fixed_options: ClassVar[tuple[str, ...]]
-    """Options of the metric for which the release has its own values."""
+    """Options of the metric for which the published code has its own values."""
     temperature: ClassVar[float] = 0.0
-    """Sampling temperature of the replies, if the release determines it."""
+    """Sampling temperature of the replies, if the published code determines it."""
 
     @classmethod
     @abstractmethod
     def read(cls, checkout: "Checkout") -> Self:
-        """Return the release that a checkout contains; raise ConfigError if the checkout is incomplete."""
+        """Return the prompts in a checkout; raise ConfigError if the checkout is incomplete."""
 
     @property
     def digest(self) -> str:
@@ -203,17 +210,27 @@ def ask_as_released(
     """Ask for several replies and parse them, even if cut off; if one is unreadable, ask for all of them again.
 
     Each further try sends the same requests with the next seed. Raise UnreadableReply after `tries` tries. The readers
-    may raise any of READER_ERRORS, as a release's code does.
+    may raise any of READER_ERRORS, as published code does.
     """
     for attempt in range(tries):
         replies = yield [request._replace(seed=request.seed + attempt) for request in requests]
+        results: list[T] = []
         try:
-            if (longest := max(len(reply.text) for reply in replies)) > MAX_REPLY_CHARACTERS:
-                raise UnreadableReply(f"expected at most {MAX_REPLY_CHARACTERS} characters, found {longest}")
-            return [read(reply.text) for read, reply in zip(readers, replies, strict=True)]
+            for read, reply in zip(readers, replies, strict=True):
+                if len(reply.text) > MAX_REPLY_CHARACTERS:
+                    found = len(reply.text)
+                    raise UnreadableReply(f"expected at most {MAX_REPLY_CHARACTERS} characters, found {found}")
+                results.append(read(reply.text))
+            return results
         except (*READER_ERRORS, UnreadableReply) as error:
-            problem = str(error)
+            problem = f"{error}; {_describe_end(replies[len(results)])}"
     raise UnreadableReply(f"{problem}; replies are parsed as in the release's code")
+
+
+def _describe_end(reply: Generation) -> str:
+    """Return the end of a reply, for the message about a reply that cannot be read."""
+    cut = "" if reply.complete else ", and it was cut at the maximum number of tokens"
+    return f"the reply ends with {reply.text[-MAX_QUOTED_CHARACTERS:]!r}{cut}"
 
 
 class Slot(NamedTuple):
@@ -221,7 +238,7 @@ class Slot(NamedTuple):
     """The expression inside the f-string's braces."""
 
 
-Text = tuple[str | Slot, ...]
+TemplateText = tuple[str | Slot, ...]
 """A string from a Python file, split at its slots; a plain string has none."""
 
 
@@ -230,30 +247,34 @@ class Checkout(NamedTuple):
     repository: str
     """Owner and name of the repository on GitHub."""
 
-    def text(self, path: str) -> str:
+    def read_text(self, path: str) -> str:
         """Return the content of a text file in the checkout; raise ConfigError if it is missing or not text."""
         file = self.folder / path
         if not file.is_file():
-            raise self.make_refusal(path, "is missing")
+            raise self.make_checkout_error(path, "is missing")
         if file.stat().st_size > MAX_FILE_BYTES:
-            raise self.make_refusal(path, f"has more than {MAX_FILE_BYTES} bytes")
+            raise self.make_checkout_error(path, f"has more than {MAX_FILE_BYTES} bytes")
         try:
             return file.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise self.make_refusal(path, f"cannot be read ({error})") from error
+            raise self.make_checkout_error(path, f"cannot be read ({error})") from error
 
-    def rows(self, path: str) -> list[dict[str, str]]:
-        return list(csv.DictReader(io.StringIO(self.text(path), newline="")))
+    def read_rows(self, path: str) -> list[dict[str, str]]:
+        return list(csv.DictReader(io.StringIO(self.read_text(path), newline="")))
 
     def parse_python(self, path: str) -> "PythonFile":
         """Return a Python file of the checkout, parsed; raise ConfigError if it is not valid Python."""
-        try:
-            return PythonFile(self, path, ast.parse(self.text(path)))
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise self.make_refusal(path, f"is not Python ({type(error).__name__})") from error
+        return self.parse_code(self.read_text(path), path)
 
-    def make_refusal(self, path: str, problem: str) -> ConfigError:
-        """Return the error to raise for a file that differs from the release's."""
+    def parse_code(self, code: str, path: str) -> "PythonFile":
+        """Return code from a file of the checkout, parsed; raise ConfigError if it is not valid Python."""
+        try:
+            return PythonFile(self, path, ast.parse(code))
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise self.make_checkout_error(path, f"is not Python ({type(error).__name__})") from error
+
+    def make_checkout_error(self, path: str, problem: str) -> ConfigError:
+        """Return the error to raise if a file of the checkout is missing or not as expected."""
         return ConfigError(
             f"{self.folder}: {path} {problem}; give the root of an unchanged checkout of "
             f"https://github.com/{self.repository}"
@@ -273,21 +294,21 @@ class PythonFile(NamedTuple):
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Assign) and name in map(ast.unparse, node.targets):
                 return node.value
-        raise self.checkout.make_refusal(self.path, f"assigns nothing to {name}")
+        raise self.checkout.make_checkout_error(self.path, f"assigns nothing to {name}")
 
-    def text(self, name: str) -> Text:
-        return self.read_text_of(self.find_assigned(name), name)
+    def read_text(self, name: str) -> TemplateText:
+        return self.read_expression_text(self.find_assigned(name), name)
 
-    def read_plain(self, name: str) -> str:
+    def read_plain_string(self, name: str) -> str:
         """Return the string that is assigned to a name; raise ConfigError if it is an f-string with slots."""
-        return fill_slots(self.text(name), {})
+        return fill_slots(self.read_text(name), {})
 
-    def value(self, name: str) -> Any:
+    def read_literal(self, name: str) -> Any:
         """Return the literal that is assigned to a name: strings and numbers, possibly in lists and dictionaries."""
         try:
             return ast.literal_eval(self.find_assigned(name))
         except ValueError as error:
-            raise self.checkout.make_refusal(self.path, f"has no literal in {name}") from error
+            raise self.checkout.make_checkout_error(self.path, f"has no literal in {name}") from error
 
     def read_texts_under(self, name: str, key: str) -> dict[str, str]:
         """Return the plain strings under a key of the nested dictionary that is assigned to a name."""
@@ -299,44 +320,60 @@ class PythonFile(NamedTuple):
             if isinstance(node, ast.Constant) and isinstance(node.value, str)
         }
 
-    def find_returned(self, function: str, key: str, count: int) -> list[Text]:
+    def find_returned_texts(self, function: str, key: str, count: int) -> list[TemplateText]:
         """Return the strings under a key in a function's dict literals; raise ConfigError unless there are `count`."""
         bodies = [node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef) and node.name == function]
         found = [
-            self.read_text_of(member, function)
+            self.read_expression_text(member, function)
             for body in bodies
             for node in ast.walk(body)
             if isinstance(node, ast.Dict) and (member := _read_members(node).get(key)) is not None
         ]
         if len(found) != count:
-            raise self.checkout.make_refusal(self.path, f"has {len(found)} texts in {function}, expected {count}")
+            raise self.checkout.make_checkout_error(
+                self.path, f"has {len(found)} texts in {function}, expected {count}"
+            )
         return found
 
-    def read_text_of(self, node: ast.expr, name: str) -> Text:
-        """Return the text of an expression: a string, an f-string, a `string.Template`, or one of these stripped."""
+    def read_returned(self, function: str) -> str:
+        """Return the plain string that a function returns; raise ConfigError unless exactly one does."""
+        bodies = [node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef) and node.name == function]
+        values = [node.value for body in bodies for node in ast.walk(body) if isinstance(node, ast.Return)]
+        if len(values) != 1 or values[0] is None:
+            raise self.checkout.make_checkout_error(
+                self.path, f"has {len(values)} returns in {function}, expected one text"
+            )
+        return fill_slots(self.read_expression_text(values[0], function), {})
+
+    def read_expression_text(self, node: ast.expr, name: str) -> TemplateText:
+        """Return the text of an expression: a string, an f-string, a `string.Template`, a sum, or one with `strip()`.
+
+        Raise ConfigError for any other expression; `name` says in the message where the expression is.
+        """
         match node:
             case ast.Constant(value=str(text)):
                 return (text,)
             case ast.JoinedStr(values=values):
-                return tuple(part for value in values for part in self.read_text_of(value, name))
+                return tuple(part for value in values for part in self.read_expression_text(value, name))
             case ast.FormattedValue(value=value, conversion=-1, format_spec=None):
                 return (Slot(ast.unparse(value)),)
             case ast.Call(func=ast.Attribute(value=value, attr="strip" | "lstrip" | "rstrip" as strip), args=[]):
-                return (getattr(fill_slots(self.read_text_of(value, name), {}), strip)(),)
+                return (getattr(fill_slots(self.read_expression_text(value, name), {}), strip)(),)
+            case ast.BinOp(op=ast.Add(), left=left, right=right):
+                return (*self.read_expression_text(left, name), *self.read_expression_text(right, name))
             case ast.Call(func=ast.Attribute(attr="Template"), args=[value]):
-                return self.read_text_of(value, name)
-        raise self.checkout.make_refusal(self.path, f"has no text in {name}")
+                return self.read_expression_text(value, name)
+        raise self.checkout.make_checkout_error(self.path, f"has no text in {name}")
 
 
 def _read_members(node: ast.expr) -> dict[str, ast.expr]:
-    """Return the values of a dict literal by key, for string keys; return nothing for any other syntax node."""
     pairs = zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ()
     return {key.value: value for key, value in pairs if isinstance(key, ast.Constant) and isinstance(key.value, str)}
 
 
-def fill_slots(text: Text, values: Mapping[str, str]) -> str:
+def fill_slots(text: TemplateText, values: Mapping[str, str]) -> str:
     """Return the text with each slot replaced by the value of its expression; raise ConfigError if one is missing."""
     unknown = [part.expression for part in text if isinstance(part, Slot) and part.expression not in values]
     if unknown:
-        raise ConfigError(f"the release's text has the slot {unknown[0]}, expected only {', '.join(values)}")
+        raise ConfigError(f"the published text has the slot {unknown[0]}, expected only {', '.join(values)}")
     return "".join(values[part.expression] if isinstance(part, Slot) else part for part in text)

@@ -62,7 +62,7 @@ class VqaPrompt(NamedTuple):
 def assign_ids(questions: Sequence[WrittenQuestion]) -> list[WrittenQuestion]:
     """Give the questions ids derived from their content, so that no answer is ever used for another question.
 
-    If a prompt has equal questions, they have the same answer, and the id of the second one ends in -2.
+    If a prompt has a question twice, with the same choices and the same answer, the second id ends in -2.
     """
     ids: dict[str, str] = {}
     alike: Counter[str] = Counter()
@@ -96,7 +96,7 @@ class ReplySampling(NamedTuple):
     seed: int = 0
     """Random seed for sampling; has no effect at temperature 0."""
 
-    def request(self, text: str, *, stop: tuple[str, ...] = STOP_TEXTS, schema: str | None = None) -> Request:
+    def make_request(self, text: str, *, stop: tuple[str, ...] = STOP_TEXTS, schema: str | None = None) -> Request:
         return Request((Message("user", text),), self.max_tokens, self.temperature, self.seed, stop, schema)
 
 
@@ -122,7 +122,7 @@ def read_each(
     if not requests:
         return []
     replies = yield requests
-    results = [_parse(reader, reply) for reader, reply in zip(readers, replies, strict=True)]
+    results = [_parse_reply(reader, reply) for reader, reply in zip(readers, replies, strict=True)]
     unread = [index for index, result in enumerate(results) if isinstance(result, UnreadableReply)]
     if unread:
         repeated = []
@@ -131,11 +131,11 @@ def read_each(
             messages = (*requests[index].messages, Message("assistant", replies[index].text), problem)
             repeated.append(requests[index]._replace(messages=messages))
         for index, reply in zip(unread, (yield repeated), strict=True):
-            results[index] = _parse(readers[index], reply, accept_cut=True)
+            results[index] = _parse_reply(readers[index], reply, accept_cut=True)
     return results
 
 
-def _parse(reader: Callable[[str], T], reply: Generation, *, accept_cut: bool = False) -> T | UnreadableReply:
+def _parse_reply(reader: Callable[[str], T], reply: Generation, *, accept_cut: bool = False) -> T | UnreadableReply:
     if not (reply.complete or accept_cut):
         return UnreadableReply(f"it was cut after {reply.usage.new_tokens} tokens; raise the metric's max_tokens")
     try:

@@ -48,9 +48,9 @@ class Request(NamedTuple):
     """Token ids that end the reply, in addition to the model's own end tokens. Services ignore them."""
     system: str | None = None
     """System message. If the model runs here, the message is put at the start of the first message."""
-    image_at: int = 0
-    """Character index in the first message at which a service gets the images. A model that runs here always gets the
-    images before the text.
+    image_at: int | tuple[int, ...] = 0
+    """Character index in the first message at which a service gets the images, or one index for each image, in order.
+    A model that runs here always gets the images before the text.
     """
     view: int = 0
     """Index into the metric's `views`. The caller uses this index to select the images; models ignore it."""
@@ -243,17 +243,18 @@ released code; `padded` as in HPSv2, with the whole image on a black square.
 """
 
 
-Measure = Literal["cosine", "logit", "match", "reward"]
+Measure = Literal["cosine", "logit", "match", "reward", "distance"]
 """Meaning of a similarity: `cosine`, the cosine of the two embeddings; `logit`, the cosine with the model's learned
-scale and bias applied; `match`, the probability that image and text belong together; `reward`, a score learned from
-human preferences.
+scale and bias applied; `match`, the probability that image and text match; `reward`, a score learned from
+human preferences; `distance`, which is 0 for two equal images and grows with their difference.
 """
 
 
-Compares = Literal["prompt", "caption", "source", "change", "edit"]
+Compares = Literal["prompt", "caption", "source", "change", "edit", "image"]
 """What a similarity compares. `prompt`: an image with its prompt. `caption`: an edited image with the caption of the
 intended result. `source`: an edited image with its source image. `change`: the change between the two images with the
-change between their captions. `edit`: the prompt with both images, shown in one question.
+change between their captions. `edit`: the prompt with both images, shown in one question. `image`: nothing; the image
+is scored without its prompt.
 """
 
 

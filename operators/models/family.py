@@ -7,7 +7,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from plumbline.operators.models.calls import Call, Compares, Measure, PixelRule
 from plumbline.operators.models.checkpoints.parts import (
-    WANTED_FILES,
+    WANTED_FILE_PATTERNS,
     Checkpoint,
     Fields,
     FileDigest,
@@ -64,7 +64,7 @@ class Family(Generic[Config]):
     """Environment variable with the address of a service, used if a model's `endpoint` is null."""
     weights_file: str | None = None
     """Name of the single file with the weights; None for any safetensors files."""
-    file_patterns: tuple[str, ...] = tuple(WANTED_FILES)
+    file_patterns: tuple[str, ...] = tuple(WANTED_FILE_PATTERNS)
     """Patterns of the checkpoint's files that are loaded and that identify it; the last pattern is for the weights."""
     find_tensors: Callable[[Part, str | None], Sequence[str]] = check_weights
     """Function that returns the names of a checkpoint's tensors. It raises ModelError unless all weights are present,

@@ -10,12 +10,12 @@ from typing_extensions import TypeVar
 
 from plumbline.operators.base.bounds import BoundsChecked, Positive
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.models.checkpoints.parts import SMALL_FILES, Part
+from plumbline.operators.models.checkpoints.parts import SMALL_FILE_PATTERNS, Part
 from plumbline.operators.models.vqa_profiles import VqaProfile
 
 Engine = Literal["transformers", "vllm"]
 Precision = Literal["float32", "bfloat16"]
-Thoughts = Literal["refused", "allowed"]
+ThinkingPermission = Literal["refused", "allowed"]
 HUB_REVISION_PATTERN = re.compile(r"refs/.+|[0-9a-f]{40}")
 """Pattern for the hub's names of pull requests and commits, which are never labels of local folders."""
 
@@ -48,7 +48,7 @@ class ModelConfig(BoundsChecked):
         return "transformers"
 
     @property
-    def thinking(self) -> Thoughts:
+    def thinking(self) -> ThinkingPermission:
         """`allowed` if the model may think before it replies; overridden by families whose models can think."""
         return "refused"
 
@@ -112,14 +112,14 @@ class ResolvedModel(Generic[Config]):
 
     def _list_file_patterns(self, part: str) -> list[str]:
         weights = {"tokenizer": [], "checkpoint": [self.weights]}.get(part, ["*.safetensors"])
-        return [*SMALL_FILES, *weights]
+        return [*SMALL_FILE_PATTERNS, *weights]
 
     def count_downloads(self) -> dict[str, int]:
         """Return the number of bytes that this machine still has to download from each hub repository."""
         lacking: dict[str, dict[str, int]] = {}
         for name, part in self.parts.items():
             if part.commit is not None:
-                lacking.setdefault(part.source, {}).update(part.missing_files(self._list_file_patterns(name)))
+                lacking.setdefault(part.source, {}).update(part.find_missing_files(self._list_file_patterns(name)))
         return {source: sum(files.values()) for source, files in lacking.items() if files}
 
     def semantic(self) -> dict[str, Any]:

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-N_BYTES = 256
-TEST_SIZES = (96, 96), (150, 70), (64, 130)
+N_BYTE_VALUES = 256
+TEST_IMAGE_SIZES = (96, 96), (150, 70), (64, 130)
 """Widths and heights of the test images used to check that a processor's last steps treat every pixel alike."""
 
 
@@ -37,15 +37,15 @@ class Patches(NamedTuple):
         return split.permute(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(-1, 3 * self.depth * self.side**2)
 
     def split_later(self, image: np.ndarray, *_: int, **__: int) -> tuple[np.ndarray, int, int]:
-        """Return the image (3, height, width) as one frame, unsplit, and its height and width in patches.
+        """Return the image (3, height, width) unsplit, as a single frame, with its height and width in patches.
 
-        This method replaces a processor's own method, because `split` runs later, on the device.
+        This method replaces the processor's own, so that `split` can run later, on the device.
         """
         return image[None], image.shape[1] // self.side, image.shape[2] // self.side
 
 
 class PixelInput:
-    """Converts a processor's pixels, which are on the CPU, to a network's input on the network's device."""
+    """Converter of a processor's pixels, which are on the CPU, to a network's input on the network's device."""
 
     def __init__(
         self, colours: torch.Tensor | None, patches: Patches | None = None, *, device: Any = "cpu", dtype: Any = None
@@ -72,20 +72,20 @@ class PixelInput:
         """
         moved = [each.to(self.device, non_blocking=True) for each in pixels]
         if self.patches is not None and moved[0].dtype == torch.uint8:
-            return torch.cat([self.patches.split(self._convert(each)) for each in moved])
-        return self._convert(torch.cat(moved))
+            return torch.cat([self.patches.split(self._convert_pixels(each)) for each in moved])
+        return self._convert_pixels(torch.cat(moved))
 
-    def _convert(self, pixels: torch.Tensor) -> torch.Tensor:
+    def _convert_pixels(self, pixels: torch.Tensor) -> torch.Tensor:
         if pixels.dtype != torch.uint8 or self.colours is None:
             return pixels.to(dtype=self.dtype) if pixels.is_floating_point() else pixels
         return self.colours[torch.arange(3, device=self.device)[:, None, None], pixels.int()]
 
 
 def make_pixel_input(processor: Any, *, device: Any, dtype: torch.dtype) -> PixelInput:
-    """Return a PixelInput that does a processor's last steps, if these treat all pixels of a channel alike.
+    """Return a PixelInput that performs a processor's last steps, if these treat all pixels of a channel equally.
 
-    `processor` is one of our transforms, which have `colours`, or a processor of transformers. The latter is tested on
-    noise: if the results are exactly the same, it is modified to skip these steps.
+    `processor` is one of our transforms, which have `colours`, or a processor of transformers. A processor of
+    transformers is tested on noise: if the results are exactly the same, it is modified to skip these steps.
     """
     if hasattr(processor, "colours"):
         return PixelInput(processor.colours, device=device, dtype=dtype)
@@ -93,8 +93,8 @@ def make_pixel_input(processor: Any, *, device: Any, dtype: torch.dtype) -> Pixe
     if "pixel_values" not in processor.model_input_names:  # Fuyu's processor returns patches
         return PixelInput(None, device=device, dtype=dtype)
     noise = np.random.default_rng(0)
-    shapes = [(height, width, 3) for width, height in TEST_SIZES]
-    images = [Image.fromarray(noise.integers(N_BYTES, size=shape, dtype=np.uint8)) for shape in shapes]
+    shapes = [(height, width, 3) for width, height in TEST_IMAGE_SIZES]
+    images = [Image.fromarray(noise.integers(N_BYTE_VALUES, size=shape, dtype=np.uint8)) for shape in shapes]
     expected = [_compute_pixel_values(processor, image) for image in images]
     colours, patches = compute_byte_values(processor), None
     before = vars(processor).copy()
@@ -114,7 +114,7 @@ def make_pixel_input(processor: Any, *, device: Any, dtype: torch.dtype) -> Pixe
 
 def compute_byte_values(processor: Any) -> torch.Tensor:
     """Return the value (3, 256) that a transformers processor assigns to each byte in each colour channel."""
-    values = np.tile(np.arange(N_BYTES, dtype=np.uint8), (3, 1, 1))
+    values = np.tile(np.arange(N_BYTE_VALUES, dtype=np.uint8), (3, 1, 1))
     if processor.do_rescale:
         values = processor.rescale(values, processor.rescale_factor)
     if processor.do_normalize:

@@ -16,7 +16,7 @@ from transformers.models.auto.image_processing_auto import AutoImageProcessor  #
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from plumbline.operators.base.errors import ModelError
-from plumbline.operators.images.image_formats import STORED_IMAGE
+from plumbline.operators.images.image_formats import STORED_IMAGE_KEY
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.pixels import compute_byte_values
 
@@ -45,7 +45,7 @@ class PixelTransform:
 
 
 class ReleasedTransform:
-    """CLIP's preprocessing as in its authors' release, which uses torchvision.
+    """CLIP's preprocessing as in the authors' code, which uses torchvision.
 
     The image is resized in its own mode (palette colours by nearest neighbour, other colours weighted by transparency),
     cropped at rounded margins, and only then converted to RGB.
@@ -59,7 +59,7 @@ class ReleasedTransform:
 
     def __call__(self, image: Image.Image) -> torch.Tensor:
         """Return an image as bytes (3, height, width); `colours` maps the bytes to values."""
-        return self.crop(image.info.get(STORED_IMAGE, image))
+        return self.crop(image.info.get(STORED_IMAGE_KEY, image))
 
     def crop(self, image: Image.Image) -> torch.Tensor:
         """Return the centre of the image, resized in its own mode so that its shorter side is `shortest`."""
@@ -73,7 +73,7 @@ class ReleasedTransform:
 class PaddedTransform:
     """HPSv2's preprocessing: the longer side is resized to `side` pixels, and the rest of the square is black.
 
-    It works on floats instead of bytes, so resized values may exceed the range of colours, as in the release.
+    As upstream, it resizes floats instead of bytes, so values may be outside the range of colours.
     """
 
     def __init__(self, processor: Any) -> None:
@@ -83,7 +83,6 @@ class PaddedTransform:
         )
 
     def __call__(self, image: Image.Image) -> torch.Tensor:
-        """Return one RGB image as (3, height, width), float32."""
         pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None] / 255
         scale = self.side / max(image.size)
         height, width = (max(1, round(length * scale)) for length in pixels.shape[2:])
@@ -201,12 +200,17 @@ def load_pretrained(architecture: Any, model: ResolvedModel[Any], *, unused: str
         )
     missing = [name for name in report["missing_keys"] if unused is None or not name.startswith(unused)]
     if missing:
-        raise ModelError(f"{checkpoint}: the weights do not fit its config.json: {min(missing)} is missing")
+        raise ModelError(
+            f"{checkpoint}: the weights do not fit its config.json: {min(missing)} is missing; download it again"
+        )
     return network.to(device).eval()
 
 
 def find_device(model: ResolvedModel) -> str:
-    """Return torch's name of the model's device. Raise ModelError if the model needs a GPU and torch finds none."""
+    """Return the name for the torch device for the model: `cuda` or `cpu`.
+
+    Raises ModelError if the model needs a GPU and torch finds none.
+    """
     if model.on_gpu and not torch.cuda.is_available():
         raise ModelError(
             "the pool has num_gpus > 0 but torch sees no CUDA device; use a CPU pool, or install torch with CUDA"

@@ -120,17 +120,16 @@ def _read_config(part: Part, family: str) -> Fields:
 
 
 def _find_parts(config: LocalModel, checkpoint: Checkpoint, digest: FileDigest) -> Mapping[str, Part]:
-    """Return the model's parts by name; raise ModelError if one lacks files that the family needs."""
     family = FAMILIES[config.family]
     tokenizer = checkpoint.part if config.tokenizer is None else find_part(config.tokenizer, None, digest)
     parts = {"checkpoint": checkpoint.part, "tokenizer": tokenizer, **family.parts(config, checkpoint, digest)}
     for files in family.files:
         part = parts[files.part]
-        stored = next((name for name in files.names if part.file(name)), None)
+        stored = next((name for name in files.names if part.find_file(name)), None)
         if stored is None:
             raise ModelError(f"{part.source}: has no {' or '.join(files.names)}; {files.remedy}")
         # a spiece.model is converted by the class that tokenizer_config.json names
-        if stored == "spiece.model" and part.file("tokenizer_config.json") is None:
+        if stored == "spiece.model" and part.find_file("tokenizer_config.json") is None:
             raise ModelError(
                 f"{part.source}: has a spiece.model but no tokenizer_config.json, which would name the tokenizer's "
                 f"class; {files.remedy}"

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 from plumbline.operators.base.bounds import AboveZero, BoundsChecked, Natural, NotNegative, Positive
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.models.engines.reading import DEFAULT_READING, DEFAULT_READING_TOKENS
-from plumbline.operators.models.model import ModelConfig, Thoughts
+from plumbline.operators.models.engines.reading import DEFAULT_READING_INSTRUCTION, DEFAULT_READING_TOKENS
+from plumbline.operators.models.model import ModelConfig, ThinkingPermission
 
 TOKENS_PER_PRICE = 1_000_000
 """Number of tokens that each price pays for."""
@@ -52,7 +52,7 @@ class ServiceModel(ModelConfig):
     """Maximum number of retries of a request; waits grow, and are at least as long as the service requests."""
     image_format: Literal["png", "jpeg"] = "png"
     """Format of images sent to the endpoint: `png` keeps every pixel; `jpeg`, at quality 95, is a fifth of the size."""
-    reading: str = DEFAULT_READING
+    reading: str = DEFAULT_READING_INSTRUCTION
     """Instruction for reading the text in images (`ocr`)."""
     reading_tokens: Positive = DEFAULT_READING_TOKENS
     """Maximum length, in tokens, of the text read from an image; longer texts are cut."""
@@ -60,7 +60,7 @@ class ServiceModel(ModelConfig):
     """Maximum seconds for one attempt of a request to the endpoint."""
     requests_per_minute: AboveZero | None = None
     """Maximum number of requests per minute from one worker, including retries; null means no limit."""
-    thinking: Thoughts = "refused"
+    thinking: ThinkingPermission = "refused"
     """`allowed`: the model may think before it replies, and the reply is what follows the thought. `refused`: thoughts
     count towards the metric's max_tokens, like the reply.
     """

@@ -10,7 +10,7 @@ UNCOMPRESSED_HEADERS = {"Accept-Encoding": "identity"}
 
 
 class ReplyRefused(Exception):
-    """A reply that was not read completely. The error message completes a sentence that begins with "the service"."""
+    """Error about a reply that was not read completely; the message continues a sentence that begins "the service"."""
 
 
 def limit_replies(max_bytes: int, seconds: float) -> Callable[[httpx.Response], None]:
@@ -19,14 +19,14 @@ def limit_replies(max_bytes: int, seconds: float) -> Callable[[httpx.Response], 
     httpx's own timeout applies to each chunk, so a service that sends a byte now and then would never exceed it.
     """
 
-    def limit(response: httpx.Response) -> None:
+    def limit_response(response: httpx.Response) -> None:
         encoding = response.headers.get("content-encoding", "identity")
         if encoding != "identity":
             raise ReplyRefused(f"compressed its answer ({encoding[:20]}), though it was asked not to")
         assert isinstance(response.stream, httpx.SyncByteStream)
         response.stream = _LimitedStream(response.stream, max_bytes, seconds)
 
-    return limit
+    return limit_response
 
 
 class _LimitedStream(httpx.SyncByteStream):

@@ -35,7 +35,10 @@ class VqaProfile:
     """True if the model can see several images in one question."""
 
     def with_system(self, system: str | None) -> "VqaProfile":
-        """Return the profile with another system message: None keeps the profile's own, an empty string sends none."""
+        """Return the profile with this system message.
+
+        None keeps the profile's own message; an empty string means no message.
+        """
         return self if system is None else replace(self, system=system or None)
 
     def semantic(self) -> dict[str, Any]:

@@ -11,10 +11,10 @@ from plumbline.operators.base.sentences import (
     Sentence,
     ShownTable,
     describe_interval,
-    first_rows,
-    names,
-    number,
-    plural,
+    format_names,
+    format_number,
+    format_quantity,
+    take_first_rows,
 )
 from plumbline.operators.metaeval.contradicted_images import ContradictedImage
 from plumbline.operators.metaeval.corrected_means import CorrectedMean
@@ -24,10 +24,10 @@ from plumbline.operators.metaeval.judgement import OVERALL, PEOPLE, Comparison, 
 from plumbline.operators.metaeval.orders import ORDERING_STATISTIC
 from plumbline.operators.metaeval.paper_tables import make_tables
 from plumbline.operators.metaeval.preferences import ACCURACY_STATISTIC
-from plumbline.operators.metaeval.trust import describe_trust, has_enough, make_trust_tables
+from plumbline.operators.metaeval.trust import allows_verdict, describe_trust, make_trust_tables
 from plumbline.operators.metaeval.word_ratings import TEMPLATE_NAME as WORDS
 from plumbline.operators.report.charts import NamedChart, draw_corrected_charts, draw_violin_charts
-from plumbline.operators.report.error_graphs import ShownGraph, draw_graph_charts, show_graphs
+from plumbline.operators.report.error_graphs import ShownGraph, draw_graph_charts, make_shown_graphs
 from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.operators.statistics.options import PAIRWISE_STATISTICS
 
@@ -81,7 +81,7 @@ class ShownAgreement(NamedTuple):
     rating_charts: list[NamedChart]
 
 
-def show_agreement(agreement: Agreement) -> ShownAgreement:
+def make_agreement_section(agreement: Agreement) -> ShownAgreement:
     """Return the report's section on agreement with people, with at most MAX_SHOWN_TABLES tables by skill."""
     people = [judged for judged in agreement.judgements if judged.metric == PEOPLE]
     by_skill = [judged for judged in agreement.judgements if judged.metric != PEOPLE and judged.group != OVERALL]
@@ -95,7 +95,7 @@ def show_agreement(agreement: Agreement) -> ShownAgreement:
     return ShownAgreement(
         sentences=describe_conclusions(agreement),
         tables=[*_format_tables(whole), *_format_tables(make_tables(people), metrics_across=False)],
-        by_skill=first_rows(_format_tables(make_tables(by_skill)), MAX_SHOWN_TABLES),
+        by_skill=take_first_rows(_format_tables(make_tables(by_skill)), MAX_SHOWN_TABLES),
         trust=describe_trust(agreement.judgements),
         trust_tables=make_trust_tables(agreement.judgements),
         contradictions=describe_contradictions(agreement.corrected),
@@ -103,11 +103,11 @@ def show_agreement(agreement: Agreement) -> ShownAgreement:
         charts=draw_corrected_charts(agreement.corrected),
         notes=agreement.notes,
         graph_correlations=[matrix.select_first(MAX_CORRELATED_METRICS) for matrix in matrices],
-        graph_correlations_by_skill=first_rows(
-            [matrix.select_first(MAX_CORRELATED_METRICS).as_table() for matrix in matrices_by_skill], MAX_SHOWN_TABLES
+        graph_correlations_by_skill=take_first_rows(
+            [matrix.select_first(MAX_CORRELATED_METRICS).make_table() for matrix in matrices_by_skill], MAX_SHOWN_TABLES
         ),
         graph_charts=[] if graphs is None else draw_graph_charts(graphs, matrices),
-        shown_graphs=[] if graphs is None or images is None else show_graphs(graphs, images),
+        shown_graphs=[] if graphs is None or images is None else make_shown_graphs(graphs, images),
         rating_charts=[] if ratings is None else draw_violin_charts(ratings),
     )
 
@@ -121,7 +121,6 @@ def describe_conclusions(agreement: Agreement) -> list[Sentence]:
 
 
 def _group_overall_by_template(judgements: Sequence[Judgement]) -> dict[str, list[Judgement]]:
-    """Return the metrics' judgements over all images, grouped by template."""
     overall: dict[str, list[Judgement]] = {}
     for judged in judgements:
         if judged.metric != PEOPLE and judged.group == OVERALL:
@@ -130,7 +129,6 @@ def _group_overall_by_template(judgements: Sequence[Judgement]) -> dict[str, lis
 
 
 def _format_tables(titled: Sequence[tuple[str, pd.DataFrame]], *, metrics_across: bool = True) -> list[ShownTable]:
-    """Return the tables as texts, with each value's interval on the line below the value."""
     tables_of_text = []
     for title, frame in titled:
         frame = frame.rename(columns=lambda statistic: statistic.replace("_", " "))
@@ -142,7 +140,6 @@ def _format_tables(titled: Sequence[tuple[str, pd.DataFrame]], *, metrics_across
 
 
 def _describe_best_metric(judgements: Sequence[Judgement], comparisons: Sequence[Comparison]) -> Sentence:
-    """Return a sentence on the metric that is best on the first statistic, and on how the other metrics compare."""
     template, statistic = judgements[0].template, judgements[0].statistic
     about = f"with {template or GROUND_TRUTH_NAME} by {statistic}"
     own = [judged for judged in judgements if judged.statistic == statistic]
@@ -153,13 +150,13 @@ def _describe_best_metric(judgements: Sequence[Judgement], comparisons: Sequence
     if statistic == ORDERING_STATISTIC:
         leading = [judged.metric for judged in values if judged.value == best.value]
         return Sentence(
-            f"{names(leading)} {'orders' if len(leading) == 1 else 'order'} generators most like people",
-            f"{about} ({number(best.value)}, over {_describe_sample(best)}). "
+            f"{format_names(leading)} {'orders' if len(leading) == 1 else 'order'} generators most like people",
+            f"{about} ({format_number(best.value)}, over {_describe_sample(best)}). "
             "It has no interval, so other metrics may do as well.",
         )
     low, high = best.interval
-    found = f"{number(best.value)}, {describe_interval(low, high)}, over {_describe_sample(best)}"
-    if not has_enough(best):
+    found = f"{format_number(best.value)}, {describe_interval(low, high)}, over {_describe_sample(best)}"
+    if not allows_verdict(best):
         return Sentence(
             f"Not enough ratings to say which metric agrees best {about}:",
             f"{best.metric} has {found}.",
@@ -173,25 +170,24 @@ def _describe_best_metric(judgements: Sequence[Judgement], comparisons: Sequence
     for lead, wanted in (("Clearly less", True), ("No clear difference", False), ("Not tested against it", None)):
         others = [judged.metric for judged in values if judged is not best]
         if metrics := [metric for metric in others if is_clear.get(metric) == wanted]:
-            parts.append(f"{lead}: {names(metrics)}.")
+            parts.append(f"{lead}: {format_names(metrics)}.")
     if missing := [f"{judged.metric}{_format_reason(judged)}" for judged in own if judged not in values]:
-        parts.append(f"Without a value: {names(missing)}.")
+        parts.append(f"Without a value: {format_names(missing)}.")
     return Sentence(f"{best.metric} agrees best", " ".join(parts))
 
 
 def _describe_sample(judged: Judgement) -> str:
-    """Return text with the number and kind of rows of a statistic, such as `1,792 images of 256 prompts`."""
     if judged.statistic in (*PAIRWISE_STATISTICS, ACCURACY_STATISTIC):
-        rows = f"{plural(judged.n, 'pair')} of images"
+        rows = f"{format_quantity(judged.n, 'pair')} of images"
     elif judged.statistic == ORDERING_STATISTIC:
-        rows = f"{plural(judged.n, 'pair')} of generators"
+        rows = f"{format_quantity(judged.n, 'pair')} of generators"
     elif judged.template == WORDS:
-        rows = plural(judged.n, "word")
+        rows = format_quantity(judged.n, "word")
     elif judged.template:
-        rows = plural(judged.n, "image")
+        rows = format_quantity(judged.n, "image")
     else:
-        rows = plural(judged.n, "error graph" if judged.statistic.startswith(MEASURE_NAMES) else "sample")
-    return f"{rows} of {plural(judged.n_prompts, 'prompt')}" if judged.n_prompts else rows
+        rows = format_quantity(judged.n, "error graph" if judged.statistic.startswith(MEASURE_NAMES) else "sample")
+    return f"{rows} of {format_quantity(judged.n_prompts, 'prompt')}" if judged.n_prompts else rows
 
 
 def _format_reason(judged: Judgement) -> str:
@@ -201,7 +197,6 @@ def _format_reason(judged: Judgement) -> str:
 
 
 def _explain_missing_values(judgements: Sequence[Judgement]) -> Iterator[Sentence]:
-    """Yield sentences explaining why a statistic, other than the first, has no value for any metric."""
     reasons: dict[str, list[str]] = {}
     for statistic in list(dict.fromkeys(judged.statistic for judged in judgements))[1:]:
         own = [judged for judged in judgements if judged.statistic == statistic]
@@ -209,7 +204,7 @@ def _explain_missing_values(judgements: Sequence[Judgement]) -> Iterator[Sentenc
             reasons.setdefault(_format_reason(own[0]), []).append(statistic)
     for reason, statistics in reasons.items():
         yield Sentence(
-            "No value", f"for {names(statistics)} with {judgements[0].template or GROUND_TRUTH_NAME}{reason}."
+            "No value", f"for {format_names(statistics)} with {judgements[0].template or GROUND_TRUTH_NAME}{reason}."
         )
 
 
@@ -232,6 +227,6 @@ def _describe_separation(agreement: Agreement) -> Iterator[Sentence]:
         more = f" and {len(means) - len(first)} more" if len(means) > len(first) else ""
         ratings = f"; mean ratings: {format_order(first)}{more}" if first else ""
         yield Sentence(
-            f"People's ratings distinguish {n_clear} of {plural(len(orders), 'pair')} of generators",
+            f"People's ratings distinguish {n_clear} of {format_quantity(len(orders), 'pair')} of generators",
             f"by {template}{ratings}.",
         )

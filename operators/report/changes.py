@@ -9,7 +9,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from plumbline.operators.base.ordered_maps import OrderedMap, map_sequentially
-from plumbline.operators.base.sentences import FirstRows, Sentence, first_rows, names, plural, signed
+from plumbline.operators.base.sentences import (
+    FirstRows,
+    Sentence,
+    format_names,
+    format_quantity,
+    format_signed,
+    take_first_rows,
+)
 from plumbline.operators.images.generation_settings import (
     COMPARE,
     Choice,
@@ -20,7 +27,7 @@ from plumbline.operators.images.generation_settings import (
 )
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.table import read_lower_is_better, read_metrics
-from plumbline.operators.report.leaders import explain_too_few
+from plumbline.operators.report.leaders import explain_too_few_prompts
 from plumbline.operators.report.marked_words import shorten
 from plumbline.operators.results.bridge import Bridge, describe_use, find_bridge
 from plumbline.operators.results.comparison import (
@@ -34,7 +41,7 @@ from plumbline.operators.results.metric_recipes import Recipe, list_differing_pa
 from plumbline.operators.results.reward_hacking import Movement, describe_alarm, find_suspicious
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.results.summary import OVERALL, Skills
-from plumbline.operators.rewards.combination import REWARD_NAME, Combination, Reward, Scale, compute_scales
+from plumbline.operators.rewards.combination import REWARD_NAME, Reward, RewardConfig, UnitScale, compute_scales
 from plumbline.operators.statistics.ordering import compute_min_pairs, holm
 
 Floats = NDArray[np.float64]
@@ -46,16 +53,16 @@ MAX_LISTED_SETTINGS = 60
 MAX_CHARACTERS = 200
 IGNORED_SETTINGS = ("store", "dry_run", "cluster", "storage", "max_failed", "shard_rows", "shard_bytes", "settings")
 """Settings that do not affect scores."""
-NOT_COMPARABLE = "not comparable"
+NOT_COMPARABLE_VERDICT = "not comparable"
 
-Setting = tuple[str, str]
-"""Path of a setting that differs, and its values as `old value → new value`."""
+ChangedSetting = tuple[str, str]
+"""A setting's path, such as `models.vqa.checkpoint`, and the text `old value → new value`."""
 
 
 class AlteredMetric(NamedTuple):
     """A metric whose settings or models differ between two runs, so that it counts as a different metric."""
 
-    settings: list[Setting]
+    settings: list[ChangedSetting]
     bridge: Bridge | None
 
     @property
@@ -85,7 +92,7 @@ class Change(NamedTuple):
 
     @property
     def is_clear(self) -> bool:
-        return self.verdict not in ("unchanged", "not clear", NOT_COMPARABLE)
+        return self.verdict not in ("unchanged", "not clear", NOT_COMPARABLE_VERDICT)
 
     @property
     def movement(self) -> Movement:
@@ -95,14 +102,14 @@ class Change(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """The report's section that compares a run with another run."""
+    """The section of a report that compares the run with an earlier run."""
 
     run_id: str
     sentences: list[Sentence]
     overall: FirstRows[Change]
     """Changes over all prompts, with clear changes first."""
     by_skill: FirstRows[Change]
-    settings: FirstRows[Setting]
+    settings: FirstRows[ChangedSetting]
     every: list[Change]
     can_tell: bool
     """True if there are enough prompts for a change to be clear, or if no score changed at all."""
@@ -110,7 +117,7 @@ class Changes(NamedTuple):
     """Number of prompts whose text differs in the earlier run; these prompts are not compared."""
 
     @property
-    def unlike(self) -> list[str]:
+    def generators_with_changed_settings(self) -> list[str]:
         """Names of the generators whose settings differ between the two runs."""
         return list(dict.fromkeys(change.generator for change in self.every if change.duel.unlike))
 
@@ -131,8 +138,8 @@ def find_altered_metrics(
     return altered
 
 
-def list_altered_settings(old: Recipe, new: Recipe, max_characters: int = MAX_CHARACTERS) -> list[Setting]:
-    """Return the path and the old and new values of each setting that differs between two recipes, shortened."""
+def list_altered_settings(old: Recipe, new: Recipe, max_characters: int = MAX_CHARACTERS) -> list[ChangedSetting]:
+    """Return the settings that differ between two recipes, with their values shortened."""
     settings = []
     for path in list_differing_paths(old, new):
         before, after = (shorten(recipe.get(path, "–"), max_characters) for recipe in (old, new))
@@ -158,7 +165,7 @@ def compare_runs(
     after: RunScores,
     skills: Skills,
     manifests: tuple[Mapping[str, Any], Mapping[str, Any]],
-    reward: Combination | None = None,
+    reward: RewardConfig | None = None,
     each: OrderedMap = map_sequentially,
     choice: Choice = COMPARE,
     bridges: Sequence[Bridge] = (),
@@ -190,12 +197,12 @@ def compare_runs(
     measured = list(dict.fromkeys([*runs.compared, *in_both]))
     by_metric = list(each(_compare_metric, measured, shared=runs))
     found = [change for changes, _ in by_metric for change in changes]
-    changes = _correct(sorted(found, key=lambda change: after.generators.index(change.generator)))
+    changes = _correct_p_values(sorted(found, key=lambda change: after.generators.index(change.generator)))
     overall = _select_overall(changes)
     at_skills = [change for change in changes if change.duel.skill != OVERALL and change.is_clear]
     lone_scores = {metric: counts for metric, (_, counts) in zip(measured, by_metric, strict=True)}
     alone = _describe_lone_scores(before, after, lone_scores)
-    edited = before.shared_prompts(after).edited
+    edited = before.find_shared_prompts(after).edited
     partial = bool(alone or edited or len(altered) > len(joined))
     clear = _describe_changes(overall, _count_comparisons(changes), partial=partial)
     run_id = str(manifests[0].get("run_id", ""))
@@ -205,8 +212,8 @@ def compare_runs(
         run_id=run_id,
         sentences=[*_describe_alarms(overall, reward, read_metrics(manifests[1])), *main, *alone],
         overall=sort_clear_first(overall),
-        by_skill=first_rows(sorted(at_skills, key=lambda change: change.duel.effect), MAX_ROWS),
-        settings=first_rows(list(list_differing_settings(*manifests)), MAX_LISTED_SETTINGS),
+        by_skill=take_first_rows(sorted(at_skills, key=lambda change: change.duel.effect), MAX_ROWS),
+        settings=take_first_rows(list(list_differing_settings(*manifests)), MAX_LISTED_SETTINGS),
         every=changes,
         can_tell=_can_tell(overall, _count_comparisons(changes)),
         edited=edited,
@@ -216,9 +223,9 @@ def compare_runs(
 def _describe_lone_scores(
     before: RunScores, after: RunScores, lone_scores: Mapping[str, Mapping[str, tuple[int, int]]]
 ) -> list[Sentence]:
-    """Return sentences about the data that only one of the runs has.
+    """Return sentences about generators, metrics, prompts and scores that only one of the two runs has.
 
-    `lone_scores` has the number of unpaired scores in each of the runs, by metric and generator.
+    `lone_scores` has, by metric and generator, the number of scores that only the earlier or only the later run has.
     """
     only_before, only_after = dict[tuple[str, str], int](), dict[tuple[str, str], int]()
     for metric, by_generator in lone_scores.items():
@@ -230,15 +237,15 @@ def _describe_lone_scores(
 
 def sort_clear_first(changes: Sequence[Change]) -> FirstRows[Change]:
     """Return the first changes for a table, with clear changes before the others."""
-    return first_rows(sorted(changes, key=lambda change: not change.is_clear), MAX_ROWS)
+    return take_first_rows(sorted(changes, key=lambda change: not change.is_clear), MAX_ROWS)
 
 
 def correct_together(of_runs: Sequence[Changes]) -> list[Changes]:
-    """Return the comparisons with several runs, with p-values corrected jointly over all of them (Holm).
+    """Return comparisons of one run with several runs, with p-values corrected jointly (Holm).
 
     The verdicts and `can_tell` follow from the corrected p-values; the sentences are unchanged.
     """
-    together = iter(_correct([change for changes in of_runs for change in changes.every]))
+    together = iter(_correct_p_values([change for changes in of_runs for change in changes.every]))
     each = [[next(together) for _ in changes.every] for changes in of_runs]
     comparisons = sum(map(_count_comparisons, each))
     return [
@@ -248,7 +255,7 @@ def correct_together(of_runs: Sequence[Changes]) -> list[Changes]:
 
 
 class _Runs(NamedTuple):
-    """Two runs with what their comparison needs: shared prompts, metrics, and settings that differ."""
+    """Two runs with their shared metrics and prompts' skills, and the settings that differ."""
 
     before: RunScores
     after: RunScores
@@ -263,7 +270,7 @@ class _Runs(NamedTuple):
     """Bridges that map the earlier scores to the later scale, by metric."""
 
 
-def _add_reward(runs: _Runs, reward: Combination | None, each: OrderedMap) -> _Runs:
+def _add_reward(runs: _Runs, reward: RewardConfig | None, each: OrderedMap) -> _Runs:
     """Return the runs with a combined reward as an extra metric, if all its metrics are comparable between the runs."""
     same = [metric for metric in runs.compared if metric not in runs.joined]
     if reward is None or reward.single_metric is not None or not all(part in same for part in reward.weights):
@@ -277,7 +284,7 @@ def _add_reward(runs: _Runs, reward: Combination | None, each: OrderedMap) -> _R
     )
 
 
-def _compute_scales(before: RunScores, reward: Combination) -> dict[str, Scale]:
+def _compute_scales(before: RunScores, reward: RewardConfig) -> dict[str, UnitScale]:
     if reward.unit == "score":
         return {}
     parts = [before.select_scored_by_all([*reward.weights], generator) for generator in before.generators]
@@ -294,22 +301,21 @@ def _count_comparisons(changes: Sequence[Change]) -> int:
 def _describe_exclusions(
     edited: int, overall: Sequence[Change], altered: Mapping[str, AlteredMetric], run_id: str
 ) -> Iterator[Sentence]:
-    """Yield sentences about edited prompts, generators with different settings, and altered metrics."""
     if edited:
         has = "has a different text" if edited == 1 else "have different texts"
         rest = f"under the same id in the earlier run, so {'it is' if edited == 1 else 'they are'} not compared."
-        yield Sentence(f"{plural(edited, 'prompt')} {has}", rest)
+        yield Sentence(f"{format_quantity(edited, 'prompt')} {has}", rest)
     alike: dict[tuple[Difference, ...], dict[str, None]] = {}
     for change in overall:
         if change.duel.unlike:
             alike.setdefault(change.duel.unlike, {})[change.generator] = None
     for found, generators in alike.items():
         were, their = ("was", "Its") if len(generators) == 1 else ("were", "Their")
-        lead = f"{names([*generators])} {were} generated with other settings:"
+        lead = f"{format_names([*generators])} {were} generated with other settings:"
         yield Sentence(lead, f"{describe_differences(found, run_id)}. {their} changes do not count as clear.")
     for metric, (settings, bridge) in altered.items():
         compared = "so its scores are not compared" if bridge is None else describe_use(bridge)
-        values = names([" ".join(setting) for setting in settings], 1)
+        values = format_names([" ".join(setting) for setting in settings], 1)
         yield Sentence(f"{metric} is not the same metric in both runs,", f"{compared}: {values}.")
 
 
@@ -324,19 +330,19 @@ def _describe_unshared(
     generators = [name for name in scores.generators if name not in other.generators]
     metrics = [name for name in scores.metrics if name not in other.metrics]
     parts = [
-        f"{kind}{'s' * (len(alone) > 1)} {names(alone)}"
+        f"{kind}{'s' * (len(alone) > 1)} {format_names(alone)}"
         for kind, alone in (("generator", generators), ("metric", metrics))
         if alone
     ]
     if prompts := len(np.setdiff1d(scores.prompts, other.prompts, assume_unique=True)):
-        parts.append(plural(prompts, "prompt"))
+        parts.append(format_quantity(prompts, "prompt"))
     parts += [
-        f"scores of {generator} by {metric} on {plural(count, 'prompt')}"
+        f"scores of {generator} by {metric} on {format_quantity(count, 'prompt')}"
         for metric in scores.metrics
         for generator in scores.generators
         if (count := lone_scores.get((metric, generator), 0))
     ]
-    return [Sentence(lead, f"{names(parts, MAX_SENTENCES)}.")] if parts else []
+    return [Sentence(lead, f"{format_names(parts, MAX_SENTENCES)}.")] if parts else []
 
 
 def _compare_metric(runs: _Runs, metric: str) -> tuple[list[Change], dict[str, tuple[int, int]]]:
@@ -346,7 +352,7 @@ def _compare_metric(runs: _Runs, metric: str) -> tuple[list[Change], dict[str, t
         The changes with uncorrected p-values (empty if the metric is not compared), and two numbers for each generator:
         the shared prompts that have a score only in the earlier run, and those that have one only in the later run.
     """
-    prompts = runs.before.shared_prompts(runs.after).prompts
+    prompts = runs.before.find_shared_prompts(runs.after).prompts
     changes = list[Change]()
     lone_scores = dict[str, tuple[int, int]]()
     for generator in runs.after.generators:
@@ -364,7 +370,7 @@ def _compare_metric(runs: _Runs, metric: str) -> tuple[list[Change], dict[str, t
             means = PromptMeans(prompts[both])
             means.add("after", later)
             means.add("before", earlier)
-            having = dict(runs.skills.each(prompts[both]))
+            having = dict(runs.skills.iterate_masks(prompts[both]))
             for duel in compare_generators(metric, means, runs.skills, runs.lower_is_better):
                 margin = 0.0 if bridge is None else bridge.get_margin(duel.skill)
                 changes.append(
@@ -382,7 +388,7 @@ def _compare_metric(runs: _Runs, metric: str) -> tuple[list[Change], dict[str, t
 
 
 def _describe_alarms(
-    overall: Sequence[Change], reward: Combination | None, metrics: Mapping[str, Metric]
+    overall: Sequence[Change], reward: RewardConfig | None, metrics: Mapping[str, Metric]
 ) -> list[Sentence]:
     """Return a sentence for each generator that seems to game the reward.
 
@@ -400,8 +406,7 @@ def _describe_alarms(
     return sentences
 
 
-def _correct(changes: Sequence[Change]) -> list[Change]:
-    """Return the changes with corrected p-values and the resulting verdicts."""
+def _correct_p_values(changes: Sequence[Change]) -> list[Change]:
     corrected = iter(holm([change.duel.p_value for change in changes if not change.duel.unlike]))
     p_values = [math.nan if change.duel.unlike else next(corrected) for change in changes]
     return [
@@ -412,7 +417,7 @@ def _correct(changes: Sequence[Change]) -> list[Change]:
 
 def _decide_verdict(change: Change, p_holm: float) -> str:
     if change.duel.unlike:
-        return NOT_COMPARABLE
+        return NOT_COMPARABLE_VERDICT
     if change.verdict == "unchanged":
         return change.verdict
     is_within_margin = change.margin and abs(change.duel.difference) <= change.margin
@@ -427,8 +432,7 @@ def _select_overall(changes: Sequence[Change]) -> list[Change]:
 
 
 def _can_tell(changes: Sequence[Change], comparisons: int) -> bool:
-    """Return True if any change has enough prompts to be clear if all of them agree, or if no score changed."""
-    changed = [change for change in changes if change.verdict not in ("unchanged", NOT_COMPARABLE)]
+    changed = [change for change in changes if change.verdict not in ("unchanged", NOT_COMPARABLE_VERDICT)]
     return not changed or any(change.duel.n >= compute_min_pairs(comparisons, SIGNIFICANCE_LEVEL) for change in changed)
 
 
@@ -444,34 +448,34 @@ def _describe_changes(overall: Sequence[Change], comparisons: int, *, partial: b
     if not overall:
         return []
     if not _can_tell(overall, comparisons):
-        why = explain_too_few(max(change.duel.n for change in overall), comparisons)
+        why = explain_too_few_prompts(max(change.duel.n for change in overall), comparisons)
         return [Sentence("Too few prompts to say what changed:", f"{why}.")]
     clear: dict[tuple[str, str], list[str]] = {}
     for change in overall:
         if change.is_clear:
             duel = change.duel
-            ranks = f" in the mean, signed ranks {signed(duel.effect, 2)}" if duel.is_contrary else ""
+            ranks = f" in the mean, signed ranks {format_signed(duel.effect, 2)}" if duel.is_contrary else ""
             better = ", lower is better" if duel.direction < 0 else ""
-            size = f"{duel.metric} ({signed(duel.difference)}{ranks}{better})"
+            size = f"{duel.metric} ({format_signed(duel.difference)}{ranks}{better})"
             clear.setdefault((change.generator, change.verdict), []).append(size)
     if not clear:
         same = all(change.verdict == "unchanged" for change in overall)
         lead = "Nothing changed" if same else "Nothing changed clearly"
         return [Sentence(f"{lead} in the scores that both runs have." if partial else f"{lead}.", "")]
     every = [
-        Sentence(f"{name} is {verdict}", f"{'by' if verdict in ('better', 'worse') else 'in'} {names(sizes)}.")
+        Sentence(f"{name} is {verdict}", f"{'by' if verdict in ('better', 'worse') else 'in'} {format_names(sizes)}.")
         for (name, verdict), sizes in clear.items()
     ]
-    sentences, left_out = first_rows(every, MAX_SENTENCES)
+    sentences, left_out = take_first_rows(every, MAX_SENTENCES)
     if left_out:
-        sentences.append(Sentence(f"{plural(left_out, 'more clear change')}.", ""))
+        sentences.append(Sentence(f"{format_quantity(left_out, 'more clear change')}.", ""))
     changed = {generator for generator, _ in clear}
     if still := [name for name in dict.fromkeys(change.generator for change in overall) if name not in changed]:
-        sentences.append(Sentence("No clear change:", f"{names(still)}."))
+        sentences.append(Sentence("No clear change:", f"{format_names(still)}."))
     return sentences
 
 
-def list_differing_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Setting]:
+def list_differing_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ChangedSetting]:
     """Yield the path and the old and new values of each setting that differs between two runs' manifests.
 
     Settings include the configuration, the models and the versions of packages.

@@ -17,9 +17,9 @@ import scipy
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from plumbline.operators.base.errors import MissingExtra, printable
+from plumbline.operators.base.errors import MissingExtra, replace_invisible
 from plumbline.operators.base.extensions import explain_missing_extra
-from plumbline.operators.base.sentences import format_interval, number
+from plumbline.operators.base.sentences import format_interval, format_number
 from plumbline.operators.metaeval.corrected_means import CorrectedMean
 from plumbline.operators.metaeval.corrected_tables import group_single_means
 from plumbline.operators.report.page_tables import MAX_GENERATORS
@@ -69,7 +69,7 @@ class Point(NamedTuple):
 
 
 class ChartLine(NamedTuple):
-    """Points to connect by a line, because their means can be compared, with the line's CSS colour."""
+    """Points whose means can be compared, to be connected by a line of the given CSS colour."""
 
     points: Sequence[Point]
     colour: str
@@ -81,7 +81,7 @@ def shorten_labels(names: Sequence[str]) -> dict[str, str]:
     The names of checkpoints from one training run often differ only at the end, so long names are shortened in the
     middle. Invisible characters are replaced, because control characters make vl-convert crash.
     """
-    shown = [printable(name) for name in names]
+    shown = [replace_invisible(name) for name in names]
     for head in (5, MAX_LABEL_CHARACTERS - 1, 0):  # number of characters kept in front; the others are kept at the end
         tail = MAX_LABEL_CHARACTERS - 1 - head
         labels = [
@@ -93,21 +93,21 @@ def shorten_labels(names: Sequence[str]) -> dict[str, str]:
 
 
 def draw_interval_chart(board: Board) -> Chart:
-    """Return a chart of every generator's mean with its interval, best mean first; leaders are highlighted."""
-    scored = board.scored_rows()[:MAX_GENERATORS]
-    first = board.highlighted_generators()
+    """Return a chart of the best MAX_GENERATORS generators' means with intervals; leaders are highlighted."""
+    scored = board.list_scored_rows()[:MAX_GENERATORS]
+    first = board.find_highlighted_generators()
     labels = shorten_labels([row.generator for row in scored])
     means = [
         {
             "generator": labels[row.generator],
             "mean": row.mean,
-            "low": row.ends[0],
-            "high": row.ends[1],
+            "low": row.interval_ends[0],
+            "high": row.interval_ends[1],
             "colour": "var(--accent)" if row.generator in first else "var(--soft)",
         }
         for row in scored
     ]
-    values = [f"{row.generator} {number(row.mean)} ({format_interval(row.low, row.high)})" for row in scored]
+    values = [f"{row.generator} {format_number(row.mean)} ({format_interval(row.low, row.high)})" for row in scored]
     better = ", lower is better" if board.lower_is_better else ""
     label = f"Mean {board.metric} with 95% intervals{better}: {'; '.join(values)}"
     return Chart(draw_template("interval", {"means": means}), label, len(board.rows) - len(scored))
@@ -133,8 +133,9 @@ def draw_corrected_charts(means: Sequence[CorrectedMean]) -> list[NamedChart]:
             for value, shape in ((row.people, "circle"), (row.predicted, "diamond"))
         ]
         values = [
-            f"{row.generator} {number(row.corrected, 2)} ({number(row.low, 2)} to {number(row.high, 2)}), people alone "
-            f"{number(row.people, 2)}, {metric} alone {number(row.predicted, 2)}"
+            f"{row.generator} {format_number(row.corrected, 2)} ({format_number(row.low, 2)} to "
+            f"{format_number(row.high, 2)}), people alone "
+            f"{format_number(row.people, 2)}, {metric} alone {format_number(row.predicted, 2)}"
             for row in drawn
         ]
         label = f"Generators by {template}, corrected with {metric}, with 95% intervals: {'; '.join(values)}"
@@ -144,8 +145,8 @@ def draw_corrected_charts(means: Sequence[CorrectedMean]) -> list[NamedChart]:
     return charts
 
 
-class Spread(NamedTuple):
-    """Distribution of one generator's scores: a histogram with the median."""
+class ScoreDistribution(NamedTuple):
+    """Distribution of one generator's scores: the median, and a histogram."""
 
     median: float
     counts: NDArray[np.int64]
@@ -153,13 +154,17 @@ class Spread(NamedTuple):
 
 
 Span = tuple[float, float]
-"""Lowest and highest score on a metric."""
+"""Lowest and highest score on a metric: the range of a chart's axis."""
 
 
-def measure_spread(scores: NDArray[np.float64], span: Span) -> Spread | None:
+def measure_distribution(scores: NDArray[np.float64], span: Span) -> ScoreDistribution | None:
     """Return the distribution of a generator's scores, or None if it has no scores."""
     values = scores[~np.isnan(scores)]
-    return Spread(float(np.median(values)), np.histogram(values, _compute_bin_edges(span))[0]) if len(values) else None
+    return (
+        ScoreDistribution(float(np.median(values)), np.histogram(values, _compute_bin_edges(span))[0])
+        if len(values)
+        else None
+    )
 
 
 def _compute_bin_edges(span: Span) -> NDArray[np.float64]:
@@ -167,19 +172,19 @@ def _compute_bin_edges(span: Span) -> NDArray[np.float64]:
     return np.linspace(low, high, N_BINS + 1) if high > low else np.linspace(low - 0.5, high + 0.5, N_BINS + 1)
 
 
-def draw_distribution_chart(board: Board, spreads: Mapping[str, Spread], span: Span) -> Chart:
+def draw_distribution_chart(board: Board, spreads: Mapping[str, ScoreDistribution], span: Span) -> Chart:
     """Return a chart with a histogram of each generator's scores and its median, best mean first."""
-    order = [row.generator for row in board.scored_rows()[:MAX_GENERATORS] if row.generator in spreads]
+    order = [row.generator for row in board.list_scored_rows()[:MAX_GENERATORS] if row.generator in spreads]
     label = f"Distribution of {board.metric}; {describe_medians(order, spreads)}"
     return Chart(draw_histograms(order, spreads, span), label, len(board.rows) - len(order))
 
 
-def describe_medians(order: Sequence[str], spreads: Mapping[str, Spread]) -> str:
+def describe_medians(order: Sequence[str], spreads: Mapping[str, ScoreDistribution]) -> str:
     """Return text that lists each generator's median score, in the given order, for screen readers."""
-    return f"medians: {'; '.join(f'{name} {number(spreads[name].median)}' for name in order)}"
+    return f"medians: {'; '.join(f'{name} {format_number(spreads[name].median)}' for name in order)}"
 
 
-def draw_histograms(order: Sequence[str], spreads: Mapping[str, Spread], span: Span) -> Markup:
+def draw_histograms(order: Sequence[str], spreads: Mapping[str, ScoreDistribution], span: Span) -> Markup:
     """Return an SVG with a histogram per row: heights are square roots of counts, and the tallest bar fills the row."""
     xs = np.round(_compute_bin_edges(span), 6).tolist()
     bars = []
@@ -248,7 +253,7 @@ def draw_violin_charts(ratings: pd.DataFrame) -> list[NamedChart]:
         shown = sorted(found, key=lambda generator: -float(generator[1].mean()))[:MAX_GENERATORS]
         order, medians = [name for name, _ in shown], [float(np.median(own)) for _, own in shown]
         bars = [bar for row, (_, own) in enumerate(shown) for bar in _draw_violin(row, own, span)]
-        spoken = "; ".join(f"{name} {number(median, 2)}" for name, median in zip(order, medians, strict=True))
+        spoken = "; ".join(f"{name} {format_number(median, 2)}" for name, median in zip(order, medians, strict=True))
         label = f"Mean ratings of images by {template}; medians: {spoken}"
         chart = Chart(draw_rows(order, bars, medians, span), label, len(found) - len(shown))
         charts.append(NamedChart(f"ratings by {template}", chart))

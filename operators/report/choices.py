@@ -1,31 +1,27 @@
 """Makes the section of a report about a judge's choices between two images: win rates, strengths, and checks."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from plumbline.operators.base.errors import SourceError
 from plumbline.operators.base.sentences import (
-    NOTHING,
+    NO_VALUE_MARK,
     Sentence,
     ShownTable,
-    count,
-    first_rows,
+    format_count,
     format_interval,
+    format_number,
     format_p_value,
-    number,
-    percent,
-    plural,
-    signed,
+    format_percent,
+    format_quantity,
+    format_signed,
+    take_first_rows,
 )
 from plumbline.operators.report.leaders import describe_leaders
 from plumbline.operators.report.page import ReportSection
 from plumbline.operators.report.page_tables import MAX_GENERATORS, MAX_MATRIX_GENERATORS, MAX_PAIRS, MAX_SKILLS
-from plumbline.operators.results.choices import ChoiceResults, Choices, compare_choices, read_choices
+from plumbline.operators.results.choices import ChoiceResults, Choices, Refusal
 from plumbline.operators.results.comparison import Board, Duel, list_generator_names
-from plumbline.operators.results.summary import OVERALL, Skills
+from plumbline.operators.results.summary import OVERALL
 from plumbline.operators.statistics.bootstrap import Interval
 from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.operators.statistics.order_bias import OrderBias
@@ -38,19 +34,19 @@ CHOICES_CAPTION = (
 )
 
 
-def make_choices_section(comparisons: pa.Table, skills: Skills) -> ReportSection:
-    """Return the section about all metrics in a table of comparisons; a metric with too few prompts has a sentence."""
+def make_choices_section(found: Mapping[str, ChoiceResults | Refusal]) -> ReportSection:
+    """Return the section about the choices by each metric.
+
+    For a metric with too few prompts, the section has only a sentence with the reason and a table of checks.
+    """
     tables, sentences = list[ShownTable](), list[Sentence]()
-    for metric in sorted(map(str, pc.unique(comparisons.column("metric")).to_pylist())):
-        choices = read_choices(comparisons, metric)
-        try:
-            results = compare_choices(choices, skills)
-        except SourceError as refused:
-            sentences.append(Sentence(f"{metric} compares no generators:", f"{refused}."))
-            tables.append(_make_checks_table(choices))
-            continue
-        sentences += write_choice_sentences(results)
-        tables += make_choice_tables(results)
+    for metric, results in found.items():
+        if isinstance(results, Refusal):
+            sentences.append(Sentence(f"{metric} compares no generators:", f"{results.reason}."))
+            tables.append(_make_checks_table(results.choices))
+        else:
+            sentences += write_choice_sentences(results)
+            tables += make_choice_tables(results)
     return ReportSection("choices", "Choices", "Choices between two images", CHOICES_CAPTION, tables, sentences)
 
 
@@ -65,17 +61,18 @@ def write_choice_sentences(results: ChoiceResults) -> list[Sentence]:
         lead, _, rest = results.no_strength.partition(":")
         sentences.append(Sentence(f"{lead}:", rest.strip()) if rest else Sentence("", results.no_strength))
     if results.order_bias is not None:
-        sentences.append(order_sentence(results.order_bias))
+        sentences.append(write_order_sentence(results.order_bias))
     choices = results.choices
-    left_out = choices.n_failed + (choices.n_one_order if choices.both_orders else 0)
+    left_out = choices.n_failed + (choices.n_in_one_order if choices.both_orders else 0)
     if left_out:
-        one_order = f"{choices.n_one_order} answered in one order only, " if choices.both_orders else ""
-        rest = f"{left_out} of {plural(len(choices.pairs), 'pair')}: {one_order}{choices.n_failed} without an answer."
+        one_order = f"{choices.n_in_one_order} answered in one order only, " if choices.both_orders else ""
+        pairs = format_quantity(len(choices.pairs), "pair")
+        rest = f"{left_out} of {pairs}: {one_order}{choices.n_failed} without an answer."
         sentences.append(Sentence("Left out:", rest))
     return sentences
 
 
-def order_sentence(bias: OrderBias) -> Sentence:
+def write_order_sentence(bias: OrderBias) -> Sentence:
     """Return a sentence that says whether a judge favours the image that is shown first or second."""
     p_value = format_p_value(bias.p_value)
     p_text = f"p {p_value}" if p_value.startswith("<") else f"p = {p_value}"
@@ -84,8 +81,8 @@ def order_sentence(bias: OrderBias) -> Sentence:
         rest = f"in all of {bias.decided:,} answers ({p_text}). Its choices say nothing about the images."
         return Sentence(f"The judge always answers the {place} image:", rest)
     interval = _format_percent_interval(bias.interval)
-    share = f"the first image wins {percent(bias.share)} of the time (95% interval {interval}, {p_text})"
-    agreement = f"Both orders agree on {percent(bias.agreement)} of {plural(bias.n_pairs, 'pair')}."
+    share = f"the first image wins {format_percent(bias.share)} of the time (95% interval {interval}, {p_text})"
+    agreement = f"Both orders agree on {format_percent(bias.agreement)} of {format_quantity(bias.n_pairs, 'pair')}."
     if bias.p_value >= SIGNIFICANCE:
         return Sentence("The judge does not clearly favour the first or second image:", f"{share}. {agreement}")
     place = "first" if bias.share > 0.5 else "second"
@@ -94,7 +91,7 @@ def order_sentence(bias: OrderBias) -> Sentence:
 
 
 def _format_percent_interval(interval: Interval) -> str:
-    return f"{percent(interval.low)} to {percent(interval.high)}"
+    return f"{format_percent(interval.low)} to {format_percent(interval.high)}"
 
 
 def make_choice_tables(results: ChoiceResults) -> list[ShownTable]:
@@ -114,18 +111,18 @@ def _make_generators_table(results: ChoiceResults) -> ShownTable:
     for row in board.rows[:MAX_GENERATORS]:
         strength = results.strengths.get(row.generator)
         points = (
-            (NOTHING, NOTHING)
+            (NO_VALUE_MARK, NO_VALUE_MARK)
             if strength is None
             else (_format_points(strength.value), _format_points_interval(strength.interval))
         )
-        rate = (number(row.mean), format_interval(row.low, row.high))
-        rows.append((row.generator, *rate, row.group or NOTHING, *points, count(row.n)))
+        rate = (format_number(row.mean), format_interval(row.low, row.high))
+        rows.append((row.generator, *rate, row.group or NO_VALUE_MARK, *points, format_count(row.n)))
     names = ("generator", "win rate", "95% interval", "letters", "strength", "95% interval", "prompts")
     return ShownTable(f"Win rates by {board.metric}", "", names, rows)
 
 
 def _format_points(value: float | None) -> str:
-    return signed(value, 0)
+    return format_signed(value, 0)
 
 
 def _format_points_interval(interval: Interval) -> str:
@@ -133,12 +130,12 @@ def _format_points_interval(interval: Interval) -> str:
 
 
 def _make_matrix_table(board: Board) -> ShownTable:
-    generators = list_generator_names(board.scored_rows())[:MAX_MATRIX_GENERATORS]
+    generators = list_generator_names(board.list_scored_rows())[:MAX_MATRIX_GENERATORS]
     duels = {(duel.generator_a, duel.generator_b): duel for one in board.duels for duel in (one, one.swap())}
 
     def format_cell(name: str, other: str) -> str:
         duel = duels.get((name, other))
-        return "" if duel is None else f"{number(duel.win_rate, 2)}{'' if duel.better is None else ' *'}"
+        return "" if duel is None else f"{format_number(duel.win_rate, 2)}{'' if duel.better is None else ' *'}"
 
     rows = [(name, *(format_cell(name, other) for other in generators)) for name in generators]
     caption = "How often the row wins against the column. An asterisk: the two differ clearly."
@@ -146,50 +143,52 @@ def _make_matrix_table(board: Board) -> ShownTable:
 
 
 def _make_pairs_table(board: Board) -> ShownTable:
-    duels = first_rows(sorted(board.duels, key=lambda duel: (duel.p_holm, -abs(duel.effect))), MAX_PAIRS)
-    rows = [_pair_cells(duel) for duel in duels.rows]
-    more = f" {plural(duels.left_out, 'more pair')} are not shown." if duels.left_out else ""
+    duels = take_first_rows(sorted(board.duels, key=lambda duel: (duel.p_holm, -abs(duel.effect))), MAX_PAIRS)
+    rows = [_format_pair_cells(duel) for duel in duels.rows]
+    more = f" {format_quantity(duels.left_out, 'more pair')} are not shown." if duels.left_out else ""
     caption = f"Win rates of the first generator of each pair, clearest first.{more}"
     names = ("pair", "clearly better", "win rate", "95% interval", "p, corrected", "prompts")
     return ShownTable(f"Pairs by {board.metric}", caption, names, rows)
 
 
-def _pair_cells(duel: Duel) -> tuple[str, ...]:
+def _format_pair_cells(duel: Duel) -> tuple[str, ...]:
     low, high = (duel.low + 1) / 2, (duel.high + 1) / 2  # of the win rate
     pair = f"{duel.generator_a} against {duel.generator_b}"
-    rate = (number(duel.win_rate), format_interval(low, high))
-    return (pair, duel.better or NOTHING, *rate, format_p_value(duel.p_holm), count(duel.n))
+    rate = (format_number(duel.win_rate), format_interval(low, high))
+    return (pair, duel.better or NO_VALUE_MARK, *rate, format_p_value(duel.p_holm), format_count(duel.n))
 
 
 def _make_skills_table(overall: Board, at_skills: Sequence[Board]) -> ShownTable:
-    shown = first_rows(at_skills, MAX_SKILLS)
+    shown = take_first_rows(at_skills, MAX_SKILLS)
     by_generator = [{row.generator: row for row in board.rows} for board in shown.rows]
     prompts = [max(row.n for row in board.rows) for board in shown.rows]
 
     def format_cell(name: str, rows: Any) -> str:
-        return f"{number(rows[name].mean, 2)} {rows[name].group}".strip()
+        return f"{format_number(rows[name].mean, 2)} {rows[name].group}".strip()
 
-    names = list_generator_names(overall.scored_rows())[:MAX_GENERATORS]
+    names = list_generator_names(overall.list_scored_rows())[:MAX_GENERATORS]
     cells = [(name, *(format_cell(name, rows) for rows in by_generator)) for name in names]
-    more = f" {plural(shown.left_out, 'more skill')} are not shown." if shown.left_out else ""
+    more = f" {format_quantity(shown.left_out, 'more skill')} are not shown." if shown.left_out else ""
     caption = f"Win rates with letters, which are separate for each skill; number of prompts in parentheses.{more}"
     columns = [f"{board.skill} ({n})" for board, n in zip(shown.rows, prompts, strict=True)]
     return ShownTable(f"Win rates at skills by {overall.metric}", caption, ("generator", *columns), cells)
 
 
 def _make_checks_table(choices: Choices, results: ChoiceResults | None = None) -> ShownTable:
-    both = len(choices.pairs) - choices.n_one_order - choices.n_failed
+    both = len(choices.pairs) - choices.n_in_one_order - choices.n_failed
     rows = [
-        ("pairs of images", count(len(choices.pairs)), ""),
-        ("answered in both orders", count(both), ""),
-        ("answered in one order only", count(choices.n_one_order), ""),
-        ("without an answer", count(choices.n_failed), ""),
+        ("pairs of images", format_count(len(choices.pairs)), ""),
+        ("answered in both orders", format_count(both), ""),
+        ("answered in one order only", format_count(choices.n_in_one_order), ""),
+        ("without an answer", format_count(choices.n_failed), ""),
     ]
     if results is not None and results.order_bias is not None:
         bias = results.order_bias
         comparison = f"{_format_percent_interval(bias.interval)}; p {format_p_value(bias.p_value)}"
-        rows.append(("the first image wins", percent(bias.share), comparison))
-        rows.append(("both orders agree", percent(bias.agreement), _format_percent_interval(bias.agreement_interval)))
+        rows.append(("the first image wins", format_percent(bias.share), comparison))
+        rows.append(
+            ("both orders agree", format_percent(bias.agreement), _format_percent_interval(bias.agreement_interval))
+        )
     if results is not None:
         cycles = results.cycles
         by_chance = f"{cycles.by_chance:,.0f} if each choice were a coin toss"

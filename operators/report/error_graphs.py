@@ -10,7 +10,7 @@ import pandas as pd
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from plumbline.operators.base.sentences import ShownTable, first_rows, number, plural
+from plumbline.operators.base.sentences import ShownTable, format_number, format_quantity, take_first_rows
 from plumbline.operators.metaeval.graphs import CORRELATED_MEASURES, CorrelationMatrix, average_nodes, pivot_metrics
 from plumbline.operators.report.charts import (
     Chart,
@@ -20,7 +20,7 @@ from plumbline.operators.report.charts import (
     describe_medians,
     draw_histograms,
     draw_template,
-    measure_spread,
+    measure_distribution,
     shorten_labels,
 )
 from plumbline.operators.report.page_tables import MAX_GENERATORS
@@ -47,7 +47,7 @@ def draw_graph_charts(graphs: pd.DataFrame, matrices: Sequence[CorrelationMatrix
             if matrix.measure == measure:
                 scatter_plots += [_draw_scatter(measure, *pair, values, subsets) for pair in _choose_pairs(matrix)]
         found = {
-            str(name): measure_spread(column.to_numpy(np.float64), MEASURE_SPANS[measure])
+            str(name): measure_distribution(column.to_numpy(np.float64), MEASURE_SPANS[measure])
             for name, column in values.items()
         }
         spreads = {metric: spread for metric, spread in found.items() if spread is not None}
@@ -62,7 +62,6 @@ def _select_first_convention(graphs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _choose_pairs(matrix: CorrelationMatrix) -> list[tuple[str, str, float]]:
-    """Return the most and then the least correlated pairs of metrics with their correlation, without repeats."""
     pairs = [
         (matrix.metrics[first], matrix.metrics[second], matrix.values[first][second])
         for first, second in combinations(range(len(matrix.metrics)), 2)
@@ -92,12 +91,11 @@ def _draw_scatter(
     points.sort(key=lambda point: point["subset"])
     low, high = MEASURE_SPANS[measure]
     svg = draw_template("scatter", {"points": points}, {"low": low, "high": high})
-    name = f"{measure}: {metric} (up) and {other} (right), r {number(pearson, 2)}"
+    name = f"{measure}: {metric} (up) and {other} (right), r {format_number(pearson, 2)}"
     return NamedChart(name, Chart(svg, f"{name}, over {len(both)} error graphs", len(both) - len(shown)))
 
 
 def _sample_evenly(count: int, limit: int) -> NDArray[np.int64]:
-    """Return at most `limit` indices below `count`, evenly spaced."""
     return np.unique(np.linspace(0, count - 1, min(count, limit)).round().astype(np.int64))
 
 
@@ -107,8 +105,8 @@ MAX_TABLE_METRICS = 10
 MAX_NODE_LINES = 6
 MAX_TABLE_NODES = 20
 MAX_LINE_IMAGES = 200
-NO_ERROR = "no error"
-"""Name shown for the node without errors if the release gives it none."""
+NO_ERROR_NAME = "no error"
+"""Name shown for the node without errors if the published data give it none."""
 ERRORS_LABEL = "(errors)"
 """Label of the line that shows each image's number of errors."""
 
@@ -122,7 +120,7 @@ class ShownGraph(NamedTuple):
     means: ShownTable
 
 
-def show_graphs(graphs: pd.DataFrame, images: pd.DataFrame) -> list[ShownGraph]:
+def make_shown_graphs(graphs: pd.DataFrame, images: pd.DataFrame) -> list[ShownGraph]:
     """Return the graphs that metrics order best, worst and most differently, with the scores of their nodes and images.
 
     Only the first convention in `graphs` (schema GRAPHS) is used. `images` lists the images of the graphs (schema
@@ -137,7 +135,7 @@ def show_graphs(graphs: pd.DataFrame, images: pd.DataFrame) -> list[ShownGraph]:
         charts = [_draw_images(own, orderings.loc[graph_id])]
         ranked = separation.dropna().sort_values(kind="stable", ascending=False).index
         for metric in dict.fromkeys([*ranked[:1], *ranked[-1:]]):
-            title = f"{metric}, separation {number(separation[metric], 2)}"
+            title = f"{metric}, separation {format_number(separation[metric], 2)}"
             charts.append(_draw_shares(own[own["metric"] == metric], title))
         shown.append(ShownGraph(f"Graph {graph_id}, {reason}", charts, _tabulate_means(own)))
     return shown
@@ -165,10 +163,12 @@ def _choose_graphs(orderings: pd.DataFrame, images: pd.DataFrame) -> dict[str, s
     low, high = values.loc[differing].idxmin(), values.loc[differing].idxmax()
     # If a graph is chosen twice, the later reason is kept.
     reasons = {
-        str(differing): f"on which metrics differ most: ordering {number(values.loc[differing, low], 2)} by {low}, "
-        f"{number(values.loc[differing, high], 2)} by {high}",
-        str(worst): f"whose images metrics order worst: mean ordering {number(float(means[worst]), 2)}",
-        str(best): f"whose images metrics order best: mean ordering {number(float(means[best]), 2)}",
+        str(
+            differing
+        ): f"on which metrics differ most: ordering {format_number(values.loc[differing, low], 2)} by {low}, "
+        f"{format_number(values.loc[differing, high], 2)} by {high}",
+        str(worst): f"whose images metrics order worst: mean ordering {format_number(float(means[worst]), 2)}",
+        str(best): f"whose images metrics order best: mean ordering {format_number(float(means[best]), 2)}",
     }
     return dict(reversed(reasons.items()))
 
@@ -187,14 +187,13 @@ def _draw_images(images: pd.DataFrame, orderings: "pd.Series[float]") -> NamedCh
         for x, y in zip(drawn, _scale_to_unit(values)[drawn], strict=True)
         if np.isfinite(y)
     ]
-    spoken = "; ".join(f"{metric} {number(float(orderings[metric]), 2)}" for metric in metrics)
+    spoken = "; ".join(f"{metric} {format_number(float(orderings[metric]), 2)}" for metric in metrics)
     svg = _draw_lines(points, (0.0, max(len(wide) - 1.0, 1.0)), "linear")
-    name = f"scores of {plural(len(wide), 'image')}"
+    name = f"scores of {format_quantity(len(wide), 'image')}"
     return NamedChart(name, Chart(svg, f"{name} by number of errors; ordering: {spoken}", len(ranked) - len(metrics)))
 
 
 def _scale_to_unit(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return values scaled linearly to the range from 0 to 1; 0.5 if all are equal."""
     known = values[np.isfinite(values)]
     low, high = (known.min(), known.max()) if len(known) else (0.0, 0.0)
     return (values - low) / (high - low) if high > low else np.where(np.isfinite(values), 0.5, values)
@@ -207,15 +206,17 @@ def _draw_shares(rows: pd.DataFrame, title: str) -> NamedChart:
     """
     scored = rows.dropna(subset="score")
     low, high = float(scored["score"].min()), float(scored["score"].max())
-    nodes = [(node or NO_ERROR, its["score"].sort_values()) for (_, node), its in scored.groupby(["level", "node"])]
-    drawn, left_out = first_rows(nodes, MAX_NODE_LINES)
+    nodes = [
+        (node or NO_ERROR_NAME, its["score"].sort_values()) for (_, node), its in scored.groupby(["level", "node"])
+    ]
+    drawn, left_out = take_first_rows(nodes, MAX_NODE_LINES)
     labels = shorten_labels([node for node, _ in drawn])
     points: ChartValues = [
         {"x": float(x), "y": float(y), "name": labels[node]}
         for node, scores in drawn
         for x, y in zip([low, *scores, high], [0, *np.arange(1, len(scores) + 1) / len(scores), 1], strict=True)
     ]
-    medians = "; ".join(f"{node} {number(float(scores.median()))}" for node, scores in drawn)
+    medians = "; ".join(f"{node} {format_number(float(scores.median()))}" for node, scores in drawn)
     svg = _draw_lines(points, (low, high) if high > low else (low - 0.5, high + 0.5), "step-after")
     return NamedChart(title, Chart(svg, f"{title}; medians by node: {medians}", left_out))
 
@@ -226,18 +227,19 @@ def _draw_lines(points: ChartValues, span: Span, interpolate: str) -> Markup:
 
 
 def _tabulate_means(images: pd.DataFrame) -> ShownTable:
-    """Return a table of mean scores, with a row for each node and a column for each metric."""
     means = average_nodes(images)
-    metrics, more_metrics = first_rows(list(means["metric"].unique()), MAX_TABLE_METRICS)
+    metrics, more_metrics = take_first_rows(list(means["metric"].unique()), MAX_TABLE_METRICS)
     sizes = images.groupby(["level", "node"])["image_id"].nunique()
-    nodes, more_nodes = first_rows([*sizes.index], MAX_TABLE_NODES)
-    cells = {(row.node, row.metric): number(row.mean) for row in means.itertuples(index=False)}
+    nodes, more_nodes = take_first_rows([*sizes.index], MAX_TABLE_NODES)
+    cells = {(row.node, row.metric): format_number(row.mean) for row in means.itertuples(index=False)}
     lines = [
-        (node or NO_ERROR, str(level), str(sizes[level, node]), *(cells[node, metric] for metric in metrics))
+        (node or NO_ERROR_NAME, str(level), str(sizes[level, node]), *(cells[node, metric] for metric in metrics))
         for level, node in nodes
     ]
     more = " and ".join(
-        plural(count, word) for count, word in ((more_metrics, "more metric"), (more_nodes, "more node")) if count
+        format_quantity(count, word)
+        for count, word in ((more_metrics, "more metric"), (more_nodes, "more node"))
+        if count
     )
     left_out = f" {more} in graph_means.parquet." if more else ""
     caption = f"Means over the scored images of each node, as the metrics return them.{left_out}"

@@ -9,16 +9,22 @@ from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import NamedTuple
 
-from plumbline.operators.base.sentences import Sentence, names, plural, signed
+from plumbline.operators.base.sentences import Sentence, format_names, format_quantity, format_signed
 from plumbline.operators.report.leaders import (
     NO_LEADER_REASON,
     describe_baseline_comparison,
     describe_leaders,
     describe_skills,
 )
-from plumbline.operators.results.comparison import Board, Duel, describe_not_compared, list_generator_names
+from plumbline.operators.results.comparison import (
+    Board,
+    Duel,
+    describe_not_compared,
+    describe_tests,
+    list_generator_names,
+)
 from plumbline.operators.results.summary import OVERALL
-from plumbline.operators.statistics.repeats import WITH_TWICE_THE_PROMPTS, Repeats
+from plumbline.operators.statistics.repeats import WIDTH_WITH_TWICE_THE_PROMPTS, Repeats
 
 MAX_PAIRS = 5
 MAX_UNLIKE_PAIRS = 3
@@ -28,7 +34,7 @@ Boards = Mapping[str, Board]
 """The metrics' leaderboards over all prompts."""
 
 
-class Decision(NamedTuple):
+class Conclusions(NamedTuple):
     """A run's conclusions: sentences about leaders, agreement, skills and certainty, in reading order."""
 
     headline: Sentence
@@ -48,15 +54,15 @@ def select_overall_boards(boards: Mapping[tuple[str, str], Board], metrics: Sequ
     return {metric: overall[metric] for metric in dict.fromkeys([*metrics, *overall]) if metric in overall}
 
 
-def draw_conclusions(boards: Mapping[tuple[str, str], Board], overall: Boards, failed: str = "") -> Decision:
+def draw_conclusions(boards: Mapping[tuple[str, str], Board], overall: Boards, failed: str = "") -> Conclusions:
     """Return all conclusions of a run; `failed` describes the failed rows, if there are any."""
     each = list(overall.values())
     baseline = each[0].baseline if each else ""
     first = write_headline(overall, failed)
     if unlike := describe_not_compared(duel for board in each for duel in board.unlike):
-        note = f"Not compared, as their settings differ: {names(unlike, MAX_UNLIKE_PAIRS)}."
+        note = f"Not compared, as their settings differ: {format_names(unlike, MAX_UNLIKE_PAIRS)}."
         first = first._replace(rest=f"{first.rest} {note}".strip())
-    return Decision(
+    return Conclusions(
         headline=first,
         by_metric=[describe_baseline_comparison(board) for board in each] if baseline else describe_leaders(each),
         by_skill=describe_skills(boards, list(compute_mean_ranks(overall)), baseline or _find_reference(overall)),
@@ -77,17 +83,16 @@ def compute_mean_ranks(overall: Boards) -> dict[str, float | None]:
     """
     ranks: dict[str, list[int]] = {name: [] for board in overall.values() for name in list_generator_names(board.rows)}
     for board in overall.values():
-        for row in board.scored_rows():
+        for row in board.list_scored_rows():
             ranks[row.generator].append(row.rank or 0)
-    scoring = sum(bool(board.scored_rows()) for board in overall.values())
+    scoring = sum(bool(board.list_scored_rows()) for board in overall.values())
     means = {name: mean(of_metrics) if 0 < len(of_metrics) == scoring else None for name, of_metrics in ranks.items()}
     return dict(sorted(means.items(), key=lambda rank: (math.inf if rank[1] is None else rank[1], rank[0])))
 
 
 def _count_best_and_leading(overall: Boards) -> tuple[Counter[str], Counter[str]]:
-    """Return how many metrics each generator is best on, and how many it leads, alone or jointly."""
-    best = Counter(first.generator for board in overall.values() if (first := board.best_row()))
-    return best, Counter(name for board in overall.values() for name in list_generator_names(board.leaders()))
+    best = Counter(first.generator for board in overall.values() if (first := board.find_best_row()))
+    return best, Counter(name for board in overall.values() for name in list_generator_names(board.list_leaders()))
 
 
 def _find_reference(overall: Boards) -> str:
@@ -102,7 +107,7 @@ def _find_reference(overall: Boards) -> str:
 def write_headline(overall: Boards, failed: str = "") -> Sentence:
     """Return the main conclusion in one line; `failed` describes the failed rows, if there are any."""
     each = list(overall.values())
-    scored = list(dict.fromkeys(name for board in each for name in list_generator_names(board.scored_rows())))
+    scored = list(dict.fromkeys(name for board in each for name in list_generator_names(board.list_scored_rows())))
     if not scored:
         return Sentence("Nothing could be scored.", f"Failed rows: {failed}" if failed else "")
     if len(scored) == 1:
@@ -125,10 +130,9 @@ def _describe_metrics(overall: Boards) -> str:
 
 
 def _write_baseline_headline(overall: Boards, baseline: str) -> Sentence:
-    """Return the headline for a run whose generators are compared only with the baseline."""
     each, count, by = overall.values(), len(overall), _describe_metrics(overall)
-    better = Counter(name for board in each for name in board.better_than(baseline))
-    worse = Counter(name for board in each for name in board.worse_than(baseline))
+    better = Counter(name for board in each for name in board.list_clearly_better(baseline))
+    worse = Counter(name for board in each for name in board.list_clearly_worse(baseline))
     if better:
         behind = f" Clearly worse: {_format_counts(worse, count)}." if worse else ""
         return Sentence(f"Clearly better than {baseline}:", f"{_format_counts(better, count)}.{behind}")
@@ -141,7 +145,6 @@ def _write_baseline_headline(overall: Boards, baseline: str) -> Sentence:
 
 
 def _write_winner_headline(overall: Boards) -> Sentence:
-    """Return the headline for a run with at least one clear difference."""
     first, count = _find_reference(overall), len(overall)
     best, leading = _count_best_and_leading(overall)
     if len(best) > 1:
@@ -155,7 +158,9 @@ def _write_winner_headline(overall: Boards) -> Sentence:
         )
     if 2 * leading[first] <= count:
         leads = [f"{name} {_choose_leading_verb(name, overall)} on {n}" for name, n in leading.most_common()]
-        return Sentence("No clear winner:", f"of {count} metrics, {names(leads)}." if leads else NO_LEADER_REASON)
+        return Sentence(
+            "No clear winner:", f"of {count} metrics, {format_names(leads)}." if leads else NO_LEADER_REASON
+        )
     by = every if leading[first] == count else f"{leading[first]} of {count} metrics"
     rest = f"It is not clearly the best. {_list_rivals(first, overall)}"
     return Sentence(f"{first} {_choose_leading_verb(first, overall)} by {by}.", rest.strip())
@@ -163,33 +168,34 @@ def _write_winner_headline(overall: Boards) -> Sentence:
 
 def _choose_leading_verb(name: str, overall: Boards) -> str:
     """Return `leads` if a generator leads alone, `shares the lead` if jointly, or both phrases if metrics differ."""
-    leaders = [list_generator_names(board.leaders()) for board in overall.values()]
+    leaders = [list_generator_names(board.list_leaders()) for board in overall.values()]
     alone = {len(first) == 1 for first in leaders if name in first}
     return "leads or shares the lead" if len(alone) > 1 else "leads" if True in alone else "shares the lead"
 
 
 def _format_counts(counts: Counter[str], n_metrics: int) -> str:
-    """Return names with counts, highest first, as in `a by 2 and b by 1, of 3 metrics`; only names for one metric."""
     if n_metrics == 1:
-        return names(list(counts))
-    return f"{names([f'{name} by {count}' for name, count in counts.most_common()])}, of {n_metrics} metrics"
+        return format_names(list(counts))
+    return f"{format_names([f'{name} by {count}' for name, count in counts.most_common()])}, of {n_metrics} metrics"
 
 
 def _list_rivals(name: str, overall: Boards) -> str:
-    """Return text that lists the generators clearly better than `name`, and the generators close to it, with counts."""
-    scored = [board for board in overall.values() if name in list_generator_names(board.scored_rows())]
+    scored = [board for board in overall.values() if name in list_generator_names(board.list_scored_rows())]
     rivals = {
-        "No clear difference from it:": Counter(other for board in scored for other in board.tied_with(name)),
-        "Clearly better:": Counter(other for board in scored for other in board.better_than(name)),
+        "No clear difference from it:": Counter(other for board in scored for other in board.list_tied(name)),
+        "Clearly better:": Counter(other for board in scored for other in board.list_clearly_better(name)),
     }
     parts = [f"{lead} {_format_counts(counts, len(overall))}." for lead, counts in rivals.items() if counts]
     if unscored := len(overall) - len(scored):
-        parts.append(f"{plural(unscored, 'metric')} did not score it.")
+        parts.append(f"{format_quantity(unscored, 'metric')} did not score it.")
     return " ".join(parts)
 
 
 def describe_agreement(overall: Boards) -> list[Sentence]:
-    """Return sentences on whether metrics agree about pairs of generators that differ clearly on several metrics."""
+    """Return sentences on the pairs of generators about which metrics disagree; if there are none, one on agreement.
+
+    The list is empty if there are fewer than two metrics, or no comparisons of generators.
+    """
     duels = _list_duels(overall)
     if len(overall) < 2 or not duels:
         return []
@@ -200,7 +206,7 @@ def describe_agreement(overall: Boards) -> list[Sentence]:
     split = [
         Sentence(
             f"The metrics disagree on {pair[0]} and {pair[1]}:",
-            f"{', '.join(f'{name} is clearly better by {names(metrics[name])}' for name in pair)}.",
+            f"{', '.join(f'{name} is clearly better by {format_names(metrics[name])}' for name in pair)}.",
         )
         for pair, metrics in better.items()
         if len(metrics) > 1
@@ -210,16 +216,14 @@ def describe_agreement(overall: Boards) -> list[Sentence]:
     n_common = sum(len(metrics) > 1 for winners in better.values() for metrics in winners.values())
     if not n_common:
         return [Sentence("No difference is clear", "by more than one metric.")]
-    rest = (
-        f"on {plural(n_common, 'pair')} of generators: every metric with a clear difference prefers the same generator."
-    )
+    pairs = format_quantity(n_common, "pair")
+    rest = f"on {pairs} of generators: every metric with a clear difference prefers the same generator."
     return [Sentence("The metrics agree", rest)]
 
 
 def _limit_pairs(sentences: Sequence[Sentence], lead: str) -> list[Sentence]:
-    """Return the first few sentences, each about one pair, and a sentence that counts the remaining pairs."""
     more = len(sentences) - MAX_PAIRS
-    rest = [Sentence(lead, f"{plural(more, 'more pair')} of generators.")] if more > 0 else []
+    rest = [Sentence(lead, f"{format_quantity(more, 'more pair')} of generators.")] if more > 0 else []
     return [*sentences[:MAX_PAIRS], *rest]
 
 
@@ -229,7 +233,7 @@ def describe_contrary_pairs(overall: Boards) -> list[Sentence]:
         Sentence(
             f"{duel.better} is clearly better than {duel.worse} by {duel.metric},",
             f"but not by the mean, because the test uses signed ranks. The mean difference of {duel.generator_a} from "
-            f"{duel.generator_b} is {signed(duel.difference)} on their common prompts.",
+            f"{duel.generator_b} is {format_signed(duel.difference)} on their common prompts.",
         )
         for duel in _list_duels(overall)
         if duel.is_contrary
@@ -244,12 +248,14 @@ def describe_certainty(overall: Boards) -> Sentence:
         return Sentence("", "")
     n_clear = sum(duel.better is not None for duel in duels)
     fewest, most = min(duel.n for duel in duels), max(duel.n for duel in duels)
-    prompts = plural(most, "prompt") if fewest == most else f"{fewest:,} to {plural(most, 'prompt')}"
+    prompts = format_quantity(most, "prompt") if fewest == most else f"{fewest:,} to {format_quantity(most, 'prompt')}"
     n_missing = sum(board.n_possible_pairs for board in overall.values()) - len(duels)
-    missing = f" {plural(n_missing, 'pair')} could not be compared, as no prompt has both." if n_missing else ""
+    missing = (
+        f" {format_quantity(n_missing, 'pair')} could not be compared, as no prompt has both." if n_missing else ""
+    )
     rest = (
-        f"{n_clear} of {plural(len(duels), 'comparison')} of two generators by one metric "
-        f"{'is' if n_clear == 1 else 'are'} clear, by Wilcoxon's signed-rank test on {prompts} with Holm's correction. "
+        f"{n_clear} of {format_quantity(len(duels), 'comparison')} of two generators by one metric "
+        f"{'is' if n_clear == 1 else 'are'} clear, by the {describe_tests(duels)} on {prompts} with Holm's correction. "
         "If all generators were equal, at most about one sweep in 20 would show any such difference by a given "
         f"metric.{missing}"
     )
@@ -257,7 +263,10 @@ def describe_certainty(overall: Boards) -> Sentence:
 
 
 def describe_seed_noise(by_metric: Mapping[str, Repeats]) -> list[Sentence]:
-    """Return a sentence about the metric that the seed affects most, and about the gain from more images."""
+    """Return a sentence about the seed's share in the variance of means, and the gain from more images or prompts.
+
+    The result is empty if no metric has a share.
+    """
     shares = {metric: repeats.share for metric, repeats in by_metric.items() if not math.isnan(repeats.share)}
     if not shares:
         return []
@@ -265,9 +274,10 @@ def describe_seed_noise(by_metric: Mapping[str, Repeats]) -> list[Sentence]:
     least = min(shares, key=lambda metric: shares[metric])
     others = f", and {shares[least]:.0%} by {least}" if len(shares) > 1 else ""
     repeats = by_metric[most]
+    narrower = 1 - repeats.width_with_twice_the_images
     rest = (
         f"{shares[most]:.0%} of the variance of a mean by {most}{others}. By {most}, twice as many images per "
-        f"prompt (now {repeats.images:.3g}) would narrow the interval by {1 - repeats.with_twice_the_images:.0%}, and "
-        f"twice as many prompts by {1 - WITH_TWICE_THE_PROMPTS:.0%}."
+        f"prompt (now {repeats.images:.3g}) would narrow the interval by {narrower:.0%}, and "
+        f"twice as many prompts by {1 - WIDTH_WITH_TWICE_THE_PROMPTS:.0%}."
     )
     return [Sentence("The seed causes", rest)]

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from PIL import Image
 
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.base.sentences import names
+from plumbline.operators.base.sentences import format_names
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.preparing import decode_row_image
-from plumbline.operators.images.rows import SOURCE_COLUMNS, FetchUri, name_edit_error, number_error, read_sources
+from plumbline.operators.images.rows import SOURCE_COLUMNS, FetchUri, add_image_number, name_edit_error, read_sources
 from plumbline.operators.report.marked_words import (
     ComparedWords,
     MarkedQuestion,
@@ -47,7 +47,7 @@ MAX_UNSCROLLED_CHARACTERS = 120
 
 
 class Thumbnail(NamedTuple):
-    """A small version of an image for a page, or the reason why there is none."""
+    """A small version of an image for a page, or the reason why it is missing."""
 
     url: str | None
     """Data URI, or a URL on the page's server."""
@@ -78,7 +78,7 @@ class MetricView(NamedTuple):
     score: float
     rank: float
     usual: str
-    """Percentile rank of the score among all scores in the store, in words; empty if there are too few images."""
+    """Percentile rank of the score among all scores in the store, as text; empty if there are too few images."""
     questions: list[MarkedQuestion]
     words: list[Segment]
     """The prompt, highlighted by the scores of the metric's questions; empty if no question refers to words of the
@@ -111,7 +111,7 @@ class Card(NamedTuple):
 
     @property
     def is_long(self) -> bool:
-        """Return True if the prompt may be too long to show without scrolling."""
+        """Return True if the prompt may be too long to show without scrolling: it has many characters or lines."""
         text = "".join(segment.text for segment in self.prompt)
         return len(text) > MAX_UNSCROLLED_CHARACTERS or text.count("\n") > 4
 
@@ -121,7 +121,7 @@ class Card(NamedTuple):
         parts = []
         for kind in ("worst", "best", "lowest", "highest"):
             if metrics := [reason.metric for reason in self.pick.reasons if reason.kind == kind]:
-                parts.append(f"among the {kind} by {names(metrics)}")
+                parts.append(f"among the {kind} by {format_names(metrics)}")
         return "; ".join([*parts, *[reason.text for reason in self.pick.reasons if reason.text][:1]])
 
 
@@ -199,7 +199,7 @@ def encode_thumbnail(
     if isinstance(image, RowError):
         return image
     image.thumbnail((side, side))
-    return _encode(image, max_bytes)
+    return _encode_webp(image, max_bytes)
 
 
 def encode_sources(
@@ -219,25 +219,25 @@ def encode_sources(
     count, each = len(encoded), max(max_bytes // len(encoded), MIN_SOURCE_BYTES)
     thumbnails = (encode_thumbnail({"image": content}, limits, fetch, side=side, max_bytes=each) for content in encoded)
     return [
-        name_edit_error(number_error(source, number, count), "source") if isinstance(source, RowError) else source
+        name_edit_error(add_image_number(source, number, count), "source") if isinstance(source, RowError) else source
         for number, source in enumerate(thumbnails, 1)
     ]
 
 
-def _encode(image: Image.Image, max_bytes: int) -> bytes:
+def _encode_webp(image: Image.Image, max_bytes: int) -> bytes:
     """Return the image as WebP of at most `max_bytes`, by the first of COMPRESSION_STEPS that suffices.
 
     If none suffices, the image is made smaller still.
     """
     for size, quality in COMPRESSION_STEPS:
         buffer = io.BytesIO()
-        _scale(image, size).save(buffer, "WEBP", quality=quality, method=0)
+        _scale_image(image, size).save(buffer, "WEBP", quality=quality, method=0)
         if buffer.tell() <= max_bytes:
             return buffer.getvalue()
-    return _encode(_scale(image, COMPRESSION_STEPS[-1][0] / 2), max_bytes)
+    return _encode_webp(_scale_image(image, COMPRESSION_STEPS[-1][0] / 2), max_bytes)
 
 
-def _scale(image: Image.Image, size: float) -> Image.Image:
+def _scale_image(image: Image.Image, size: float) -> Image.Image:
     if size == 1:
         return image
     return image.resize((max(1, round(size * image.width)), max(1, round(size * image.height))))

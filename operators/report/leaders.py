@@ -7,7 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from plumbline.operators.base.sentences import MAX_LISTED_NAMES, Sentence, describe_interval, names, number, plural
+from plumbline.operators.base.sentences import (
+    MAX_LISTED_NAMES,
+    Sentence,
+    describe_interval,
+    format_names,
+    format_number,
+    format_quantity,
+)
 from plumbline.operators.results.comparison import SIGNIFICANCE_LEVEL, Board, LeaderboardRow, list_generator_names
 from plumbline.operators.results.summary import OVERALL
 from plumbline.operators.statistics.ordering import compute_min_pairs
@@ -22,17 +29,17 @@ def describe_leaders(boards: Sequence[Board]) -> list[Sentence]:
     alike: dict[tuple[str, ...], list[Board]] = defaultdict(list)
     for board in boards:
         alike[_make_result_key(board)].append(board)
-    return [_describe_leaders_of(group) for group in alike.values()]
+    return [_describe_shared_result(group) for group in alike.values()]
 
 
 def _make_result_key(board: Board) -> tuple[str, ...]:
-    """Return a key that is equal for metrics with the same leaders and ties, even if the metrics' values differ.
+    """Return a key that is equal for metrics whose leaders, and generators close to them, are the same.
 
-    A metric with notes has a key of its own.
+    The means may differ. A metric with notes has a key of its own.
     """
-    outcome, leaders = board.outcome, board.leaders()
+    outcome, leaders = board.outcome, board.list_leaders()
     if not leaders:
-        return (outcome, *(list_generator_names(board.scored_rows()) if outcome == "one scored" else ()))
+        return (outcome, *(list_generator_names(board.list_scored_rows()) if outcome == "one scored" else ()))
     noted = board.metric if _format_leader_notes(board, leaders[0]) else ""
     if outcome == "several lead":
         return (
@@ -40,7 +47,7 @@ def _make_result_key(board: Board) -> tuple[str, ...]:
             noted,
             *sorted(list_generator_names(leaders)),
             "",
-            *sorted(list_generator_names(board.close_rows())),
+            *sorted(list_generator_names(board.list_close_rows())),
         )
     return (
         outcome,
@@ -50,12 +57,11 @@ def _make_result_key(board: Board) -> tuple[str, ...]:
     )
 
 
-def _describe_leaders_of(boards: Sequence[Board]) -> Sentence:
-    """Return one sentence for metrics with the same result. A single metric also gets intervals and notes."""
+def _describe_shared_result(boards: Sequence[Board]) -> Sentence:
     board, is_single = boards[0], len(boards) == 1
     metrics = _join_all([board.metric for board in boards])
     by = f"by {metrics}{' (lower is better)' if is_single and board.lower_is_better else ''}"
-    scored, leaders = board.scored_rows(), board.leaders()
+    scored, leaders = board.list_scored_rows(), board.list_leaders()
     match board.outcome:
         case "nothing scored":
             return Sentence(f"{metrics} scored nothing.", "")
@@ -67,7 +73,7 @@ def _describe_leaders_of(boards: Sequence[Board]) -> Sentence:
         case "not compared":
             return Sentence(f"{metrics} compare{'s' if is_single else ''} no two generators:", board.no_duel_reason)
         case "too few prompts":
-            rest = f"{explain_few_prompts(boards)} {_describe_top_mean(board, scored) if is_single else ''}"
+            rest = f"{explain_no_clear_difference(boards)} {_describe_top_mean(board, scored) if is_single else ''}"
             return Sentence(f"Too few prompts to say who leads {by}:", rest.strip())
         case "no difference":
             top = f" {_describe_top_mean(board, scored)}" if is_single else ""
@@ -75,52 +81,49 @@ def _describe_leaders_of(boards: Sequence[Board]) -> Sentence:
             return Sentence(f"No generator leads {by}:", rest.strip())
         case "no leader":
             return Sentence(f"No generator leads {by}:", NO_LEADER_REASON)
-    leader, close = leaders[0], list_generator_names(board.close_rows())
+    leader, close = leaders[0], list_generator_names(board.list_close_rows())
     by_means = f"{by} ({_describe_mean(leader)})" if is_single else f"by {_describe_means(boards, leader.generator)}"
     notes = _format_leader_notes(board, leader) if is_single else ""
     if board.outcome == "best":
         followers = list_generator_names(_find_followers(board))
         second = ""
         if len(followers) == 1:
-            mean = f" with {number(_find_followers(board)[0].mean)}" if is_single else ""
+            mean = f" with {format_number(_find_followers(board)[0].mean)}" if is_single else ""
             second = f" {followers[0]} follows{mean}."
         elif followers:
-            second = f" {names(followers)} are tied behind it."
+            second = f" {format_names(followers)} are tied behind it."
         return Sentence(f"{leader.generator} is best", f"{by_means}.{second}{notes}")
-    unlike = {name for row in leaders for name in board.not_compared_with(row.generator)}
+    unlike = {name for row in leaders for name in board.list_uncomparable(row.generator)}
     if board.outcome == "several lead":
         is_unlike = bool(unlike & {*list_generator_names(leaders)})
         tied = "are not all compared, as their settings differ" if is_unlike else "cannot be told apart"
-        others = f" No clear difference from {names(close)}." if close else ""
+        others = f" No clear difference from {format_names(close)}." if close else ""
         top = f" {_describe_top_mean(board, leaders)}" if is_single else ""
         return Sentence(
-            f"{names(list_generator_names(leaders))} share the lead", f"{by} and {tied}.{others}{top}{notes}"
+            f"{format_names(list_generator_names(leaders))} share the lead", f"{by} and {tied}.{others}{top}{notes}"
         )
     if is_single:
-        others = f"; no clear difference from {names(close)}." if close else "."
+        others = f"; no clear difference from {format_names(close)}." if close else "."
     else:
         others = f". No clear difference from it: {close_by}." if (close_by := _list_close_generators(boards)) else "."
     if unlike:
-        others += (
-            f" Not compared with it, as their settings differ: {names(board.not_compared_with(leader.generator))}."
-        )
+        excluded = format_names(board.list_uncomparable(leader.generator))
+        others += f" Not compared with it, as their settings differ: {excluded}."
     return Sentence(f"{leader.generator} leads", f"{by_means}{others}{notes}")
 
 
 def _describe_means(boards: Sequence[Board], generator: str) -> str:
-    """Return a generator's mean on each metric, such as `m (0.512) and k (0.498, lower is better)`."""
     means = []
     for board in boards:
         mean = next(row.mean for row in board.rows if row.generator == generator)
-        means.append(f"{board.metric} ({number(mean)}{', lower is better' if board.lower_is_better else ''})")
+        means.append(f"{board.metric} ({format_number(mean)}{', lower is better' if board.lower_is_better else ''})")
     return _join_all(means)
 
 
 def _list_close_generators(boards: Sequence[Board]) -> str:
-    """Return the generators close to the leader, each with its metrics, such as `c by both; d by m`."""
     by: dict[str, list[str]] = defaultdict(list)
     for board in boards:
-        for name in list_generator_names(board.close_rows()):
+        for name in list_generator_names(board.list_close_rows()):
             by[name].append(board.metric)
     every = "both" if len(boards) == 2 else "all of these"
     parts = [f"{name} by {every if len(by[name]) == len(boards) else _join_all(by[name])}" for name in by]
@@ -130,12 +133,12 @@ def _list_close_generators(boards: Sequence[Board]) -> str:
 
 def _join_all(listed: Sequence[str]) -> str:
     """Return all items as `a, b and c`, without shortening the list."""
-    return names(listed, len(listed))
+    return format_names(listed, len(listed))
 
 
 def describe_baseline_comparison(board: Board) -> Sentence:
-    """Return a sentence about the generators that are clearly better or worse than the baseline on one metric."""
-    baseline, means = board.baseline, {row.generator: number(row.mean) for row in board.scored_rows()}
+    """Return a sentence that compares the other generators with the baseline on one metric."""
+    baseline, means = board.baseline, {row.generator: format_number(row.mean) for row in board.list_scored_rows()}
     if baseline not in means:
         return Sentence(f"{board.metric} compares nothing with {baseline}:", "the metric did not score it.")
     direction = " (lower is better)" if board.lower_is_better else ""
@@ -144,46 +147,46 @@ def describe_baseline_comparison(board: Board) -> Sentence:
         no_common = "no other generator has a score for the same prompt."
         return Sentence(lead, f"nothing, because {'their settings differ.' if board.unlike else no_common}")
     if not board.can_tell:
-        return Sentence(lead, explain_few_prompts([board]))
+        return Sentence(lead, explain_no_clear_difference([board]))
     groups = {
-        "clearly better": [f"{name} ({means[name]})" for name in means if name in board.better_than(baseline)],
-        "clearly worse": [f"{name} ({means[name]})" for name in means if name in board.worse_than(baseline)],
-        "no clear difference": board.tied_with(baseline),
-        "not compared (other settings)": board.not_compared_with(baseline),
+        "clearly better": [f"{name} ({means[name]})" for name in means if name in board.list_clearly_better(baseline)],
+        "clearly worse": [f"{name} ({means[name]})" for name in means if name in board.list_clearly_worse(baseline)],
+        "no clear difference": board.list_tied(baseline),
+        "not compared (other settings)": board.list_uncomparable(baseline),
     }
-    parts = "; ".join(f"{group}: {names(found)}" for group, found in groups.items() if found)
+    parts = "; ".join(f"{group}: {format_names(found)}" for group, found in groups.items() if found)
     needed = "" if board.has_clear_difference else estimate_prompts_needed([board])
     return Sentence(lead, f"{parts}. {needed}".strip())
 
 
-def explain_few_prompts(boards: Sequence[Board]) -> str:
+def explain_no_clear_difference(boards: Sequence[Board]) -> str:
     """Return text on why no difference can be clear, for the metric that comes closest to having enough prompts."""
     prompts = {board.metric: max(duel.n for duel in board.duels) for board in boards}
     board = min(boards, key=lambda board: (board.min_prompts, -prompts[board.metric]))
-    return f"{explain_too_few(prompts[board.metric], len(board.duels))}."
+    return f"{explain_too_few_prompts(prompts[board.metric], len(board.duels))}."
 
 
-def explain_too_few(n_prompts: int, n_comparisons: int) -> str:
-    """Return the end of a sentence: why there are too few prompts to show a difference, and how many are needed."""
+def explain_too_few_prompts(n_prompts: int, n_comparisons: int) -> str:
+    """Return text that says that so few prompts cannot show a clear difference, and how many prompts are needed."""
     among = f" among {n_comparisons} comparisons" if n_comparisons > 1 else ""
     return (
-        f"even if all of {plural(n_prompts, 'prompt')} agreed, no difference would be clear{among}; "
+        f"even if all of {format_quantity(n_prompts, 'prompt')} agreed, no difference would be clear{among}; "
         f"at least {compute_min_pairs(n_comparisons, SIGNIFICANCE_LEVEL)} prompts are needed"
     )
 
 
 def estimate_prompts_needed(boards: Sequence[Board]) -> str:
     """Return text on about how many prompts would make the clearest difference significant; "" without differences."""
-    clearest = [(duel, board) for board in boards if (duel := board.clearest_duel()) is not None]
+    clearest = [(duel, board) for board in boards if (duel := board.find_clearest_duel()) is not None]
     if not clearest:
         return ""
     duel, board = min(clearest, key=lambda found: found[0].p_value)
     other = duel.generator_b if duel.favoured == duel.generator_a else duel.generator_a
-    mean = {row.generator: number(row.mean) for row in board.rows}
+    mean = {row.generator: format_number(row.mean) for row in board.rows}
     by = f" by {board.metric}" if len(boards) > 1 else ""
     return (
         f"The clearest difference{by} is between {duel.favoured} ({mean[duel.favoured]}) and {other} ({mean[other]}). "
-        f"If it is real, about {duel.prompts_needed(len(board.duels)):,} prompts would show it."
+        f"If it is real, about {duel.estimate_prompts_needed(len(board.duels)):,} prompts would show it."
     )
 
 
@@ -193,20 +196,18 @@ def _describe_top_mean(board: Board, rows: Sequence[LeaderboardRow]) -> str:
 
 
 def _describe_mean(row: LeaderboardRow) -> str:
-    return f"{number(row.mean)}, {describe_interval(row.low, row.high)}"
+    return f"{format_number(row.mean)}, {describe_interval(row.low, row.high)}"
 
 
 def _find_followers(board: Board) -> list[LeaderboardRow]:
-    """Return the rows of the generators that lose clearly to the best generator, but to no other."""
-    return board.leave_out(board.leaders()[0].generator).unbeaten_rows()
+    return board.leave_out(board.list_leaders()[0].generator).list_unbeaten_rows()
 
 
 def _format_leader_notes(board: Board, leader: LeaderboardRow) -> str:
-    """Return notes on the leader's missing scores, and on generators with a better mean that clearly lose a duel."""
-    above = [row for row in board.scored_rows() if row.worth > leader.worth]
-    beaten = [name for name in list_generator_names(above) if board.better_than(name)]
+    above = [row for row in board.list_scored_rows() if row.worth > leader.worth]
+    beaten = [name for name in list_generator_names(above) if board.list_clearly_better(name)]
     end = "Lower" if board.lower_is_better else "Higher"
-    note = f" {end} mean, but clearly worse than another prompt by prompt: {names(beaten)}." if beaten else ""
+    note = f" {end} mean, but clearly worse than another prompt by prompt: {format_names(beaten)}." if beaten else ""
     if leader.coverage <= 0.99:
         note += f" Only {leader.coverage:.0%} of the images of {leader.generator} have a score."
     return note
@@ -234,8 +235,8 @@ def describe_skills(boards: Mapping[tuple[str, str], Board], order: Sequence[str
     compared, could_differ = set[str](), set[str]()
     for skill, at_skill in at_skills.items():
         n_compared = Counter(rival for board in at_skill for rival in _list_rivals(board, best))
-        wins = Counter(name for board in at_skill for name in board.better_than(best))
-        losses = Counter(name for board in at_skill for name in board.worse_than(best))
+        wins = Counter(name for board in at_skill for name in board.list_clearly_better(best))
+        losses = Counter(name for board in at_skill for name in board.list_clearly_worse(best))
         compared |= {*n_compared}
         could_differ |= {rival for board in at_skill if board.can_tell for rival in _list_rivals(board, best)}
         # A generator is better at a skill if it is better on most metrics that compare the two, and worse on none.
@@ -253,7 +254,7 @@ def describe_skills(boards: Mapping[tuple[str, str], Board], order: Sequence[str
         f"Not compared with {best} at any skill:": [name for name in level if name not in compared],
     }
     return [
-        *(Sentence(lead, f"{names(generators)}.") for lead, generators in leads.items() if generators),
+        *(Sentence(lead, f"{format_names(generators)}.") for lead, generators in leads.items() if generators),
         *_describe_skill_lists(f"clearly better than {best}{by}", better, len(at_skills), {}),
         *_describe_skill_lists(f"clearly behind {best}{by}", worse, len(at_skills), _find_weak_skills(boards)),
     ]
@@ -268,17 +269,16 @@ def _list_rivals(board: Board, best: str) -> list[str]:
 def _describe_skill_lists(
     claim: str, skills: Mapping[str, Sequence[str]], n_skills: int, weak: Mapping[str, Sequence[str]]
 ) -> Iterator[Sentence]:
-    """Yield sentences that list the skills of each of the first generators, and one that names further generators."""
     generators = [name for name, at_skills in skills.items() if at_skills]
     every = {1: "at {}", 2: "at both skills"}.get(n_skills, f"at all {n_skills} skills")
     for name in generators[:MAX_SENTENCES]:
         own = skills[name]
-        where = every.format(own[0]) if len(own) == n_skills else f"at {names(own, 2 * MAX_LISTED_NAMES)}"
+        where = every.format(own[0]) if len(own) == n_skills else f"at {format_names(own, 2 * MAX_LISTED_NAMES)}"
         weakest = [skill for skill in weak.get(name, ()) if skill in own]
-        most = f", most of all at {names(weakest)}" if weakest and len(own) > len(weakest) else ""
+        most = f", most of all at {format_names(weakest)}" if weakest and len(own) > len(weakest) else ""
         yield Sentence(f"{name} is {claim}", f"{where}{most}.")
     if rest := generators[MAX_SENTENCES:]:
-        yield Sentence(f"Also {claim} at some skill:", f"{names(rest)}.")
+        yield Sentence(f"Also {claim} at some skill:", f"{format_names(rest)}.")
 
 
 def _find_weak_skills(boards: Mapping[tuple[str, str], Board]) -> dict[str, list[str]]:

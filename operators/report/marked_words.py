@@ -86,14 +86,14 @@ def find_compared_words(elements: Sequence[Mapping[str, Any]]) -> ComparedWords 
         return None
     *words, last = elements
     return ComparedWords(
-        wanted=_join(word["span"] for word in words),
-        read=_join(word["given"] for word in elements),
-        missing=_join(word["span"] for word in words if word["score"] != 1),
+        wanted=_join_words(word["span"] for word in words),
+        read=_join_words(word["given"] for word in elements),
+        missing=_join_words(word["span"] for word in words if word["score"] != 1),
         extra=shorten(last["given"]),
     )
 
 
-def _join(words: Iterable[str | None]) -> str:
+def _join_words(words: Iterable[str | None]) -> str:
     return shorten(" ".join(filter(None, words)))
 
 

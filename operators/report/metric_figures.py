@@ -10,8 +10,8 @@ from plumbline.operators.base.ordered_maps import OrderedMap, map_sequentially
 from plumbline.operators.base.spilled import SpilledColumns
 from plumbline.operators.images.generation_settings import SettingCounts
 from plumbline.operators.metrics.metric import get_direction
-from plumbline.operators.report.charts import Spread, measure_spread
-from plumbline.operators.report.picked_images import GalleryQuotas, ImageCollector, SeenImages
+from plumbline.operators.report.charts import ScoreDistribution, measure_distribution
+from plumbline.operators.report.picked_images import CandidateImages, GalleryQuotas, ImageCollector
 from plumbline.operators.results.comparison import (
     Duel,
     PromptMeans,
@@ -27,10 +27,7 @@ Counts = NDArray[np.int64]
 
 
 class UnscoredPrompts(NamedTuple):
-    """Prompts that have rows, but no score from any generator, on one metric.
-
-    There are none if only one generator has rows for the metric.
-    """
+    """Prompts that have rows on a metric, but no score from any generator; none if only one generator has rows."""
 
     prompts: Hashes
     """Hashes of the prompt ids, ascending."""
@@ -46,7 +43,7 @@ NO_UNSCORED_PROMPTS = UnscoredPrompts(np.zeros(0, np.uint64), np.zeros(0, np.int
 
 
 class _UnscoredRows:
-    """Collector of the prompts that no generator has a score for, on one metric; it gets one generator at a time."""
+    """Collector of the prompts for which no generator has a score on one metric; generators are added one at a time."""
 
     def __init__(self, prompts: Hashes) -> None:
         """Start without rows; `prompts` are the ascending hashes of the prompt ids."""
@@ -68,7 +65,6 @@ class _UnscoredRows:
         self._missing.append(columns.row[missing].astype(np.float64))
 
     def collect(self) -> UnscoredPrompts:
-        """Return the prompts without any score; return none if there is only one generator."""
         if len(self._generators) < 2:
             return NO_UNSCORED_PROMPTS
         n_rows, row = np.zeros(len(self._prompts), np.int64), np.zeros(len(self._prompts), np.int64)
@@ -86,18 +82,18 @@ class _UnscoredRows:
 class MetricFigures(NamedTuple):
     """Everything that the report needs from a metric's rows, in a size that does not depend on the number of rows."""
 
-    spreads: Mapping[str, Spread]
+    spreads: Mapping[str, ScoreDistribution]
     duels: Sequence[Duel] = ()
     """Comparisons of generators; empty for a metric that does not rank images."""
     repeats: Repeats | None = None
     """Variances within and between prompts, averaged over the generators that have several images per prompt."""
     ratings: Mapping[str, float] = {}
-    seen: SeenImages | None = None
+    seen: CandidateImages | None = None
     unscored: UnscoredPrompts = NO_UNSCORED_PROMPTS
 
 
 class MetricInputs(NamedTuple):
-    """A run's scores and all options that are needed to compute the report's figures."""
+    """A run's scores, and the options from which the report's figures are computed."""
 
     scores: RunScores
     skills: Skills
@@ -110,21 +106,23 @@ class MetricInputs(NamedTuple):
     rated: bool = False
     settings: Mapping[str, SettingCounts] = {}
     """Settings by generator. Generators with different settings are not compared."""
+    chosen: Mapping[str, Sequence[Duel]] = {}
+    """By metric, comparisons of generators by a judge's choices between images, instead of by the images' scores."""
 
 
 def measure_metrics(inputs: MetricInputs, each: OrderedMap = map_sequentially) -> dict[str, MetricFigures]:
     """Return, by name, the figures of every metric for which the run has rows; `each` may work in parallel."""
     metrics = inputs.scores.metrics
-    return dict(zip(metrics, each(_measure, metrics, shared=inputs), strict=True))
+    return dict(zip(metrics, each(_measure_metric, metrics, shared=inputs), strict=True))
 
 
-def _measure(inputs: MetricInputs, metric: str) -> MetricFigures:
+def _measure_metric(inputs: MetricInputs, metric: str) -> MetricFigures:
     scores = inputs.scores
     images = ImageCollector(get_direction(metric, inputs.lower_is_better), inputs.quotas)
     means, spreads, repeats = PromptMeans(scores.prompts), {}, list[Repeats]()
     unscored = _UnscoredRows(scores.prompts)
     for generator, columns in scores.iterate_generators(metric):
-        spread = measure_spread(columns.score, scores.spans.get(metric, (0.0, 1.0)))
+        spread = measure_distribution(columns.score, scores.spans.get(metric, (0.0, 1.0)))
         if spread is not None:
             spreads[generator] = spread
         if metric in inputs.quotas.metrics:
@@ -139,9 +137,8 @@ def _measure(inputs: MetricInputs, metric: str) -> MetricFigures:
         del columns  # so that the next generator's rows are not in memory at the same time
     return MetricFigures(
         spreads=spreads,
-        duels=compare_generators(
-            metric, means, inputs.skills, inputs.lower_is_better, inputs.baseline, inputs.settings
-        ),
+        duels=inputs.chosen.get(metric)
+        or compare_generators(metric, means, inputs.skills, inputs.lower_is_better, inputs.baseline, inputs.settings),
         repeats=pool_repeats(repeats) if repeats else None,
         ratings=compute_bradley_terry(metric, means, inputs.lower_is_better) if inputs.rated else {},
         seen=images.collect(),

@@ -11,7 +11,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plumbline.operators.base import schemas
-from plumbline.operators.base.sentences import NOTHING, FirstRows, Sentence, ShownTable, first_rows, number, plural
+from plumbline.operators.base.sentences import (
+    NO_VALUE_MARK,
+    FirstRows,
+    Sentence,
+    ShownTable,
+    format_number,
+    format_quantity,
+    take_first_rows,
+)
 from plumbline.operators.images.generation_settings import (
     COMPARE,
     describe_settings,
@@ -20,13 +28,13 @@ from plumbline.operators.images.generation_settings import (
 )
 from plumbline.operators.metaeval.decided_pairs import describe_subsample, make_decisions_table
 from plumbline.operators.metrics.metric import get_direction
-from plumbline.operators.metrics.table import find_story, read_lower_is_better
+from plumbline.operators.metrics.table import find_newcomer_description, read_lower_is_better
 from plumbline.operators.report import charts, page_tables
-from plumbline.operators.report.agreement import Agreement, ShownAgreement, show_agreement
+from plumbline.operators.report.agreement import Agreement, ShownAgreement, make_agreement_section
 from plumbline.operators.report.changes import Changes
 from plumbline.operators.report.findings import (
     Boards,
-    Decision,
+    Conclusions,
     compute_mean_ranks,
     describe_seed_noise,
     draw_conclusions,
@@ -37,6 +45,7 @@ from plumbline.operators.report.metric_figures import MetricFigures
 from plumbline.operators.report.picked_images import NOTHING_PICKED, ImageKey, Pick, PickedImages
 from plumbline.operators.report.run_health import RunHealth, build_health, describe_failures
 from plumbline.operators.report.side_by_side import SideBySide, make_side_by_side
+from plumbline.operators.results.choices import ChoiceResults, Refusal
 from plumbline.operators.results.comparison import (
     BETTER,
     TIED,
@@ -45,6 +54,7 @@ from plumbline.operators.results.comparison import (
     Duel,
     LeaderboardRow,
     build_boards,
+    describe_tests,
     rank_generators,
 )
 from plumbline.operators.results.metric_recipes import list_unranked_metrics
@@ -84,20 +94,22 @@ class GatheredRun:
     usual: UsualScores = NO_USUAL_SCORES
     decisions: pa.Table | None = None
     sections: Sequence[ReportSection] = ()
+    choices: Mapping[str, ChoiceResults | Refusal] = field(default_factory=dict)
+    """Results of the pairwise judges' choices between images, by metric."""
     unreadable: str = ""
     """Reason why the prompts and images cannot be read; empty if they can."""
 
-    def unranked(self) -> frozenset[str]:
+    def find_unranked_metrics(self) -> frozenset[str]:
         """Return the names of the metrics whose scores only describe images, so that none is better than another."""
         return list_unranked_metrics(self.manifest)
 
-    def ranking(self) -> list[str]:
-        unranked = self.unranked()
+    def list_ranking_metrics(self) -> list[str]:
+        unranked = self.find_unranked_metrics()
         return [name for name in self.manifest.get("metrics", ()) if name not in unranked]
 
-    def gallery_metrics(self) -> list[str]:
+    def list_gallery_metrics(self) -> list[str]:
         """Return the metrics whose images are shown: metrics that rank images, or all metrics if none ranks images."""
-        return self.ranking() or list(self.manifest.get("metrics", ()))
+        return self.list_ranking_metrics() or list(self.manifest.get("metrics", ()))
 
 
 class MetricPanel(NamedTuple):
@@ -109,7 +121,7 @@ class MetricPanel(NamedTuple):
     interval: charts.Chart
     distribution: charts.Chart
     heat: page_tables.HeatMap | None
-    pairs: page_tables.Pairs
+    pairs: page_tables.PairComparisons
 
 
 class Page(NamedTuple):
@@ -118,15 +130,15 @@ class Page(NamedTuple):
     run_id: str
     benchmark: str
     facts: list[str]
-    decision: Decision
+    decision: Conclusions
     warnings: list[str]
     generators: FirstRows[str]
     """Generators by their mean rank over the metrics, best first."""
     ranks: Mapping[str, float | None]
     """Mean rank of each generator; None for a generator that some metric did not score."""
-    columns: list[page_tables.Column]
+    columns: list[page_tables.MeansColumn]
     skills: list[str]
-    best_at: FirstRows[page_tables.BestAt]
+    best_at: FirstRows[page_tables.SkillLeaders]
     panels: list[MetricPanel]
     prompts: list[SideBySide]
     """Prompts with the largest differences between generators."""
@@ -145,7 +157,7 @@ class Page(NamedTuple):
     seeds: ShownTable | None
     """Fraction of the noise that is due to the seed; None if no prompt has several images."""
     settings: list[tuple[str, str]]
-    """Generators, each with the settings that its images were generated with, in words."""
+    """Generators, each with the settings that its images were generated with, as text."""
     ranking: list[str]
     """Metrics that rank images. If there are none, the page does not compare generators."""
     has_skills: bool
@@ -172,15 +184,21 @@ class Page(NamedTuple):
         return any(card.sources for card in cards) or any(prompt.sources for prompt in self.prompts)
 
     @property
-    def marks(self) -> str:
+    def marks_explanation(self) -> str:
         """Text below the leaderboard that explains the letters or marks after the means."""
         if self.baseline:
             return f"clearly {BETTER} or {WORSE} than {self.baseline}, or {TIED}: no clear difference"
-        return f"sharing a letter: no clear difference{'; with other settings: not compared' if self.is_unlike else ''}"
+        others = "; with other settings: not compared" if self.has_different_settings else ""
+        return f"sharing a letter: no clear difference{others}"
 
     @property
     def leaderboard_title(self) -> str:
-        return f"means; {self.marks} (signed-rank test, Holm)" if self.ranking else "means"
+        return f"means; {self.marks_explanation} ({self.tests}, Holm)" if self.ranking else "means"
+
+    @property
+    def tests(self) -> str:
+        """The test that decides which generators differ; if there are two, with the metrics of the second."""
+        return describe_tests(duel for panel in self.panels for duel in panel.pairs.duels.rows)
 
     @property
     def leaderboard(self) -> dict[str, dict[str, str]]:
@@ -188,16 +206,18 @@ class Page(NamedTuple):
         cells: dict[str, dict[str, str]] = {}
         for generator in self.generators.rows:
             rank = self.ranks[generator]
-            cells[generator] = {"mean rank": NOTHING if rank is None else f"{rank:.1f}"} if self.ranking else {}
+            cells[generator] = {"mean rank": NO_VALUE_MARK if rank is None else f"{rank:.1f}"} if self.ranking else {}
             for column in self.columns:
                 row = column.by_generator.get(generator)
                 name = f"{column.name} (lower is better)" if column.lower_is_better else column.name
-                cells[generator][name] = NOTHING if row is None else f"{number(row.mean)} {row.group}".strip()
+                cells[generator][name] = (
+                    NO_VALUE_MARK if row is None else f"{format_number(row.mean)} {row.group}".strip()
+                )
         return cells
 
     @property
-    def is_unlike(self) -> bool:
-        """True if some generators are not compared with each other because their settings differ."""
+    def has_different_settings(self) -> bool:
+        """True if the settings of some generators differ, so that these generators are not compared with each other."""
         return any(duel.unlike for panel in self.panels for duel in panel.pairs.duels.rows)
 
     @property
@@ -222,13 +242,13 @@ def build_page(
     ranked = _rank_run(run, figures, compared, baseline)
     boards = build_boards(ranked, compared, baseline)
     overall = select_overall_boards(boards, run.manifest.get("metrics", ()))
-    unranked = run.unranked()
+    unranked = run.find_unranked_metrics()
     ranking = {name: board for name, board in overall.items() if name not in unranked}
     ranks = compute_mean_ranks(ranking)
     ranks |= {row.generator: None for board in overall.values() for row in board.rows if row.generator not in ranks}
     repeats = {metric: own.repeats for metric, own in figures.items() if own.repeats is not None}
     cards, contradicted = (_make_cards(own, details, run) for own in (picks.gallery, picks.contradicted))
-    prompts = _make_prompts(picks, details, run, {name: number for number, name in enumerate(ranks)})
+    prompts = _make_side_by_sides(picks, details, run, {name: number for number, name in enumerate(ranks)})
     unscored = {metric: of_metric.unscored for metric, of_metric in figures.items()}
     health = build_health(run.manifest, run.scores, run.failures, overall, run.noise, unscored)
     rankable = {key: board for key, board in boards.items() if key[0] in ranking}
@@ -242,18 +262,18 @@ def build_page(
         facts=_list_facts(run, overall),
         decision=decision,
         warnings=_list_warnings(run, health),
-        generators=first_rows(list(ranks), page_tables.MAX_GENERATORS),
+        generators=take_first_rows(list(ranks), page_tables.MAX_GENERATORS),
         ranks=ranks,
         columns=[page_tables.make_board_column(board) for board in overall.values()],
         skills=sorted({*chain(*(card.skills for card in cards), *(prompt.skills for prompt in prompts))}),
-        best_at=page_tables.make_best_at(boards, list(ranking)),
+        best_at=page_tables.make_skill_leaders(boards, list(ranking)),
         panels=[_make_panel(board, boards, run, figures) for board in overall.values()],
         prompts=prompts,
         cards=cards,
         health=health,
         usual=run.usual,
         changes=changes,
-        agreement=None if run.agreement is None else show_agreement(run.agreement),
+        agreement=None if run.agreement is None else make_agreement_section(run.agreement),
         contradicted=contradicted,
         decided=None if run.decisions is None else make_decisions_table(run.decisions),
         sections=[section for section in run.sections if section.tables],
@@ -280,7 +300,7 @@ def _rank_run(
         row._replace(rating=figures[row.metric].ratings.get(row.generator))
         if row.skill == OVERALL and row.metric in figures
         else row
-        for row in rank_generators(summary, compared, lower_is_better, baseline, run.unranked())
+        for row in rank_generators(summary, compared, lower_is_better, baseline, run.find_unranked_metrics())
     ]
     if run.skills:
         return ranked
@@ -301,13 +321,12 @@ def _make_cards(picks: Sequence[Pick], details: Mapping[ImageKey, ImageDetail], 
     return cards
 
 
-def _make_prompts(
+def _make_side_by_sides(
     picks: PickedImages, details: Mapping[ImageKey, ImageDetail], run: GatheredRun, order: Mapping[str, int]
 ) -> list[SideBySide]:
-    """Return the prompts whose images are shown side by side, with the images in the given order of generators."""
-    lower_is_better, unranked = read_lower_is_better(run.manifest), run.unranked()
+    lower_is_better, unranked = read_lower_is_better(run.manifest), run.find_unranked_metrics()
     directions = {
-        name: 0 if name in unranked else get_direction(name, lower_is_better) for name in run.gallery_metrics()
+        name: 0 if name in unranked else get_direction(name, lower_is_better) for name in run.list_gallery_metrics()
     }
     prompts = []
     for sides in picks.side_by_side:
@@ -319,7 +338,6 @@ def _make_prompts(
 
 
 def _list_facts(run: GatheredRun, overall: Boards) -> list[str]:
-    """Return texts on the size of the run, followed by its start time and its note."""
     generators = len({row.generator for board in overall.values() for row in board.rows})
     prompts = len(run.scores.prompts)
     # Rows for prompts without an image, which are not in any file.
@@ -328,12 +346,11 @@ def _list_facts(run: GatheredRun, overall: Boards) -> list[str]:
     began = str(run.manifest.get("began", ""))[:16].replace("T", " ")
     counts = {"generator": generators, "prompt": prompts, "image": images, "metric": len(overall)}
     note = str(run.manifest.get("note", ""))
-    facts = [plural(count, word) for word, count in counts.items()]
+    facts = [format_quantity(count, word) for word, count in counts.items()]
     return facts + ([f"{began} UTC"] if began else []) + ([f"note: {note}"] if note else [])
 
 
 def _list_warnings(run: GatheredRun, health: RunHealth) -> list[str]:
-    """Return the warnings that a reader needs to know before trusting the results."""
     warnings = []
     if seen := run.manifest.get("seen"):
         warnings.append(describe_subsample(seen, run.manifest["config"]["adaptive"]))
@@ -361,9 +378,9 @@ def _make_panel(
     return MetricPanel(
         name=board.metric,
         lower_is_better=board.lower_is_better,
-        story=str(config.get("about") or find_story(str(config.get("kind", board.metric)))),
+        story=str(config.get("about") or find_newcomer_description(str(config.get("kind", board.metric)))),
         interval=charts.draw_interval_chart(board),
         distribution=charts.draw_distribution_chart(board, spreads, run.scores.spans.get(board.metric, (0.0, 1.0))),
         heat=page_tables.make_heat_map(boards, board.metric),
-        pairs=page_tables.make_pairs(board),
+        pairs=page_tables.make_pair_comparisons(board),
     )

@@ -4,10 +4,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from plumbline.operators.base.sentences import FirstRows, ShownTable, first_rows, names, number
+from plumbline.operators.base.sentences import FirstRows, ShownTable, format_names, format_number, take_first_rows
 from plumbline.operators.results.comparison import Board, Duel, LeaderboardRow, Outcome, list_generator_names
 from plumbline.operators.results.summary import OVERALL
-from plumbline.operators.statistics.repeats import WITH_TWICE_THE_PROMPTS, Repeats
+from plumbline.operators.statistics.repeats import WIDTH_WITH_TWICE_THE_PROMPTS, Repeats
 
 MAX_GENERATORS = 60
 MAX_SKILLS = 30
@@ -19,7 +19,7 @@ MAX_EFFECT_COLUMNS = 20
 MAX_PAIRS = 400
 
 
-class Column(NamedTuple):
+class MeansColumn(NamedTuple):
     """Means of all generators, shown as a column: for one metric in the leaderboard, or for one skill in a heat map."""
 
     name: str
@@ -33,26 +33,26 @@ class Column(NamedTuple):
 
     @property
     def n_images(self) -> int:
-        """Number of images of a generator, whether scored or not."""
+        """Largest number of images of any generator, whether scored or not."""
         return max(row.n + row.n_null for row in self.by_generator.values())
 
-    def percent(self, value: float) -> float:
-        """Return a value's place from the low (0) to the high end (100) of the column's axis; 50 if both are equal."""
+    def locate(self, value: float) -> float:
+        """Return a value's position on the column's axis, from 0 (low) to 100 (high); 50 if the axis has no length."""
         return 100 * (value - self.low) / (self.high - self.low) if self.high > self.low else 50.0
 
-    def strength(self, value: float) -> float:
-        """Return where a value lies on the column's axis, from 0 at the worse to 100 at the better end."""
-        return 100 - self.percent(value) if self.lower_is_better else self.percent(value)
+    def locate_from_worst(self, value: float) -> float:
+        """Return a value's position on the column's axis, from 0 at the worse to 100 at the better end."""
+        return 100 - self.locate(value) if self.lower_is_better else self.locate(value)
 
 
 class HeatMap(NamedTuple):
     """Means on one metric, by generator and skill."""
 
-    skills: FirstRows[Column]
+    skills: FirstRows[MeansColumn]
     generators: FirstRows[str]
 
 
-class Pairs(NamedTuple):
+class PairComparisons(NamedTuple):
     """Comparisons of generators on one metric, as a matrix and as a list."""
 
     generators: FirstRows[str]
@@ -61,7 +61,7 @@ class Pairs(NamedTuple):
     duels: FirstRows[Duel]
 
 
-class Lead(NamedTuple):
+class SkillLeader(NamedTuple):
     """Leader at one skill on one metric, or the reason why no generator leads."""
 
     note: str
@@ -71,24 +71,24 @@ class Lead(NamedTuple):
     n_tied: int = 0
 
 
-class BestAt(NamedTuple):
+class SkillLeaders(NamedTuple):
     """For one skill, the leader on each metric, or the reason why there is none."""
 
     skill: str
     n: int
-    leads: list[Lead]
+    leads: list[SkillLeader]
 
 
-def make_board_column(board: Board) -> Column:
+def make_board_column(board: Board) -> MeansColumn:
     """Return a metric's leaderboard column; its axis spans all the intervals."""
-    low = min((min(row.ends[0], row.mean) for row in board.scored_rows()), default=0.0)
-    high = max((max(row.ends[1], row.mean) for row in board.scored_rows()), default=1.0)
+    low = min((min(row.interval_ends[0], row.mean) for row in board.list_scored_rows()), default=0.0)
+    high = max((max(row.interval_ends[1], row.mean) for row in board.list_scored_rows()), default=1.0)
     return _make_column(board.metric, board, low, high)
 
 
-def _make_column(name: str, board: Board, low: float, high: float) -> Column:
+def _make_column(name: str, board: Board, low: float, high: float) -> MeansColumn:
     by_generator = {row.generator: row for row in board.rows}
-    return Column(name, by_generator, board.highlighted_generators(), low, high, board.lower_is_better)
+    return MeansColumn(name, by_generator, board.find_highlighted_generators(), low, high, board.lower_is_better)
 
 
 def make_heat_map(boards: Mapping[tuple[str, str], Board], metric: str) -> HeatMap | None:
@@ -96,25 +96,28 @@ def make_heat_map(boards: Mapping[tuple[str, str], Board], metric: str) -> HeatM
     at_skills = [board for (name, skill), board in boards.items() if name == metric and skill != OVERALL]
     if not at_skills:
         return None
-    means = [row.mean for board in at_skills for row in board.scored_rows()]
+    means = [row.mean for board in at_skills for row in board.list_scored_rows()]
     low, high = (min(means), max(means)) if means else (0.0, 1.0)
     return HeatMap(
-        first_rows([_make_column(board.skill, board, low, high) for board in at_skills], MAX_SKILLS),
-        first_rows(list_generator_names(boards[metric, OVERALL].rows), MAX_GENERATORS),
+        take_first_rows([_make_column(board.skill, board, low, high) for board in at_skills], MAX_SKILLS),
+        take_first_rows(list_generator_names(boards[metric, OVERALL].rows), MAX_GENERATORS),
     )
 
 
-def make_best_at(boards: Mapping[tuple[str, str], Board], metrics: Sequence[str]) -> FirstRows[BestAt]:
-    """Return the leaders for every skill on each metric; empty if no skill has two comparable generators."""
+def make_skill_leaders(boards: Mapping[tuple[str, str], Board], metrics: Sequence[str]) -> FirstRows[SkillLeaders]:
+    """Return the leaders at every skill on each metric.
+
+    The result is empty unless, at some skill, generators are compared or only one generator has a score.
+    """
     at_skills = {key: board for key, board in boards.items() if board.skill != OVERALL and key[0] in metrics}
-    if not any(board.duels or len(board.scored_rows()) == 1 for board in at_skills.values()):
+    if not any(board.duels or len(board.list_scored_rows()) == 1 for board in at_skills.values()):
         return FirstRows([])
     rows = []
     for skill in dict.fromkeys(skill for _, skill in at_skills):
         by_metric = [at_skills.get((metric, skill)) for metric in metrics]
         n = max(row.n + row.n_null for board in by_metric if board for row in board.rows)
-        rows.append(BestAt(skill, n, [_find_lead(board) for board in by_metric]))
-    return first_rows(rows, MAX_SKILLS)
+        rows.append(SkillLeaders(skill, n, [_find_skill_leader(board) for board in by_metric]))
+    return take_first_rows(rows, MAX_SKILLS)
 
 
 NO_LEAD_TEXTS: Mapping[Outcome, str] = {
@@ -127,30 +130,30 @@ NO_LEAD_TEXTS: Mapping[Outcome, str] = {
 }
 
 
-def _find_lead(board: Board | None) -> Lead:
+def _find_skill_leader(board: Board | None) -> SkillLeader:
     outcome = "nothing scored" if board is None else board.outcome
     if board is None or (outcome in NO_LEAD_TEXTS and not (board.baseline and board.duels)):
-        return Lead(NO_LEAD_TEXTS[outcome])
+        return SkillLeader(NO_LEAD_TEXTS[outcome])
     if board.baseline and board.duels:
-        if better := board.better_than(board.baseline):
-            return Lead(f"better: {names(better)}")
-        if worse := board.worse_than(board.baseline):
-            return Lead(f"worse: {names(worse)}")
-        return Lead("no clear difference" if board.can_tell else "too few prompts")
-    first = board.leaders()[0].generator
-    tied = board.tied_with(first)
-    return Lead(f"tied: {names(tied)}" if tied else "", first, len(tied))
+        if better := board.list_clearly_better(board.baseline):
+            return SkillLeader(f"better: {format_names(better)}")
+        if worse := board.list_clearly_worse(board.baseline):
+            return SkillLeader(f"worse: {format_names(worse)}")
+        return SkillLeader("no clear difference" if board.can_tell else "too few prompts")
+    first = board.list_leaders()[0].generator
+    tied = board.list_tied(first)
+    return SkillLeader(f"tied: {format_names(tied)}" if tied else "", first, len(tied))
 
 
-def make_pairs(board: Board) -> Pairs:
+def make_pair_comparisons(board: Board) -> PairComparisons:
     """Return one metric's comparisons as a matrix (row against column), and as a list, clearest first."""
-    generators = first_rows(list_generator_names(board.scored_rows()), MAX_MATRIX_GENERATORS)
+    generators = take_first_rows(list_generator_names(board.list_scored_rows()), MAX_MATRIX_GENERATORS)
     kept = set(generators.rows)
     every = [*board.duels, *board.unlike]
     inside = [duel for duel in every if {duel.generator_a, duel.generator_b} <= kept]
     matrix = {(duel.generator_a, duel.generator_b): duel for both in inside for duel in (both, both.swap())}
     ordered = sorted(every, key=lambda duel: (bool(duel.unlike), duel.p_holm, -abs(duel.effect)))
-    return Pairs(generators, matrix, first_rows(ordered, MAX_PAIRS))
+    return PairComparisons(generators, matrix, take_first_rows(ordered, MAX_PAIRS))
 
 
 SEED_CAPTION = (
@@ -161,20 +164,24 @@ SEED_CAPTION = (
 
 
 def make_seed_table(by_metric: Mapping[str, Repeats]) -> ShownTable:
-    """Return a table of each metric's standard deviations, and of how more images or prompts change the interval."""
+    """Return a table with a row per metric: standard deviations, and the effect of twice the images or prompts.
 
-    def format_percent(share: float) -> str:
+    The standard deviations are those between prompts and between seeds. The effect is the relative change in the width
+    of a mean's interval.
+    """
+
+    def format_signed_percent(share: float) -> str:
         return "–" if math.isnan(share) else f"{share:.0%}".replace("-", "−")
 
     rows = [
         (
             metric,
             f"{repeats.images:.3g}",
-            number(math.sqrt(repeats.between)),
-            number(math.sqrt(repeats.within)),
-            format_percent(repeats.share),
-            format_percent(repeats.with_twice_the_images - 1),
-            format_percent(WITH_TWICE_THE_PROMPTS - 1),
+            format_number(math.sqrt(repeats.between)),
+            format_number(math.sqrt(repeats.within)),
+            format_signed_percent(repeats.share),
+            format_signed_percent(repeats.width_with_twice_the_images - 1),
+            format_signed_percent(WIDTH_WITH_TWICE_THE_PROMPTS - 1),
         )
         for metric, repeats in by_metric.items()
     ]

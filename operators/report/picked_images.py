@@ -27,12 +27,12 @@ MAX_COMPARED_IMAGES = 1 << 16
 hash.
 """
 
-ImageRow = tuple[int, int]
+HashAndRow = tuple[int, int]
 """Hash of an image, and the index of one of the image's rows in the run's scores."""
 
 
 class _DifferingPrompts:
-    """Finds the prompts whose images by different generators have the most different percentile ranks."""
+    """Collector of images that finds the prompts with the largest differences between generators' percentile ranks."""
 
     def __init__(self, scores: RunScores, share: float) -> None:
         """Start without images; only the fraction `share` of the prompts, sampled by hash, will be considered."""
@@ -57,11 +57,11 @@ class _DifferingPrompts:
         of_metric.flat[cells[shown]] = ranks[known[shown]]
         self._ranks.append(of_metric)
 
-    def choose(self, max_images: int) -> list[list[ImageRow]]:
+    def choose(self, max_images: int) -> list[list[HashAndRow]]:
         """Return the images of the prompts that differ most, in the order of the generators.
 
-        Prompts for which more generators have an image come first; among these, prompts whose generators' ranks have a
-        larger standard deviation (averaged over the metrics).
+        Only prompts with several images count. Prompts with images by more generators come first; among these, prompts
+        whose generators' ranks have a larger standard deviation (averaged over the metrics).
         """
         if not self._ranks or self._images.shape[1] < 2 or not len(self._prompts):
             return []
@@ -82,7 +82,6 @@ class _DifferingPrompts:
 
 
 def _average_finite(values: Floats, axes: int | tuple[int, ...]) -> Floats:
-    """Return the mean of the finite values, or 0 if there are none."""
     finite = np.isfinite(values)
     total = np.where(finite, values, 0.0).sum(axis=axes)
     return np.asarray(total / np.maximum(finite.sum(axis=axes), 1))
@@ -119,7 +118,7 @@ class Reason(NamedTuple):
     kind: Kind
     metric: str
     text: str = ""
-    """Size of the disagreement in words; empty for other kinds."""
+    """Size of the disagreement, as text; empty for other kinds."""
 
 
 class Pick(NamedTuple):
@@ -143,7 +142,7 @@ class PickedImages(NamedTuple):
     """For each prompt, the images of several generators."""
     contradicted: Sequence[Pick] = ()
 
-    def every(self) -> list[Pick]:
+    def list_all(self) -> list[Pick]:
         sides = (pick for picks in self.side_by_side for pick in picks)
         return list({pick.key: pick for pick in (*self.gallery, *sides, *self.contradicted)}.values())
 
@@ -195,12 +194,12 @@ def compute_gallery_quotas(
     )
 
 
-class SeenImages(NamedTuple):
-    """A metric's images that may be shown, and a sample of its images to compare with other metrics."""
+class CandidateImages(NamedTuple):
+    """Images of a metric that the gallery may show, and a sample of its images to compare with other metrics."""
 
-    ends: Mapping[Kind, Sequence[ImageRow]]
+    ends: Mapping[Kind, Sequence[HashAndRow]]
     """The lowest-scoring and the highest-scoring images, by kind."""
-    others: Sequence[ImageRow]
+    others: Sequence[HashAndRow]
     """Images between the two ends, which are used if the ends do not fill their quotas."""
     sample: ScoreColumns
     ranks: Floats
@@ -214,14 +213,14 @@ class _ImageRanks:
         self._worths = SpilledColumns()
         self._n_images = 0
 
-    def add(self, columns: ScoreColumns, towards: int) -> None:
-        """Add a generator's scored rows; `towards` is 1 if a higher score is better, else -1."""
-        worth = towards * columns.score[~np.isnan(columns.score)]
+    def add(self, columns: ScoreColumns, direction: int) -> None:
+        """Add a generator's scored rows; `direction` is 1 if higher scores are better, else -1."""
+        worth = direction * columns.score[~np.isnan(columns.score)]
         self._worths.append(np.sort(worth))
         self._n_images += len(worth)
 
-    def percentiles(self, worth: Floats) -> Floats:
-        """Return the percentile ranks of images from their scores, which must be negated if lower is better."""
+    def compute_percentiles(self, worth: Floats) -> Floats:
+        """Return the percentile ranks of images, given their scores, which must be negated if lower is better."""
         worse, equal = np.zeros(len(worth)), np.zeros(len(worth))
         order = np.argsort(worth)
         for number in range(len(self._worths)):
@@ -233,11 +232,11 @@ class _ImageRanks:
 
 
 class ImageCollector:
-    """Collector of a metric's images that may be shown, one generator after another."""
+    """Collector of the images of a metric that the gallery may show; generators are added one after another."""
 
-    def __init__(self, towards: int, quotas: GalleryQuotas) -> None:
-        """Start without images, to be collected up to these quotas; `towards` is 1 if higher is better, else -1."""
-        self._towards, self._quotas = towards, quotas
+    def __init__(self, direction: int, quotas: GalleryQuotas) -> None:
+        """Start without images, to be collected up to these quotas; `direction` is 1 if higher is better, else -1."""
+        self._towards, self._quotas = direction, quotas
         self._ranks = _ImageRanks()
         self._generators = 0
         self._ends: dict[Kind, list[ScoreColumns]] = {kind: [] for kind in quotas.ends}
@@ -251,44 +250,42 @@ class ImageCollector:
         self._generators += 1
         worth = self._towards * columns.score
         for (kind, ends), order in zip(self._ends.items(), (worth, -worth), strict=True):
-            ends.append(columns.where(_find_lowest(order, CANDIDATES_PER_IMAGE * max(self._quotas.by_kind[kind], 1))))
+            ends.append(columns.select(_find_lowest(order, CANDIDATES_PER_IMAGE * max(self._quotas.by_kind[kind], 1))))
         is_drawn = convert_to_uniform(columns.image) < self._quotas.image_share
-        self._sample.append(columns.where(is_drawn | (convert_to_uniform(columns.prompt) < self._quotas.prompt_share)))
+        self._sample.append(columns.select(is_drawn | (convert_to_uniform(columns.prompt) < self._quotas.prompt_share)))
 
-    def collect(self) -> SeenImages | None:
+    def collect(self) -> CandidateImages | None:
         """Return the images collected from all generators; None if no image with an id has a score."""
         if not self._generators:
             return None
         sample = _sort_by_row(self._sample)
-        ends = {kind: self._choose_end(_sort_by_row(columns), kind) for kind, columns in self._ends.items()}
+        ends = {kind: self._choose_extreme_images(_sort_by_row(columns), kind) for kind, columns in self._ends.items()}
         left = sum(self._quotas.by_kind[kind] - len(chosen) for kind, chosen in ends.items())
         at_ends = np.array([image for chosen in ends.values() for image, _ in chosen], np.uint64)
-        others = sample.where(~np.isin(sample.image, at_ends))
-        others = _choose_evenly(others.where(np.argsort(convert_to_uniform(others.image))), self._generators, left)
-        ranks = self._ranks.percentiles(self._towards * sample.score)
-        return SeenImages(ends, others.image_rows(), sample, ranks)
+        others = sample.select(~np.isin(sample.image, at_ends))
+        others = _choose_evenly(others.select(np.argsort(convert_to_uniform(others.image))), self._generators, left)
+        ranks = self._ranks.compute_percentiles(self._towards * sample.score)
+        return CandidateImages(ends, others.list_image_rows(), sample, ranks)
 
-    def _choose_end(self, columns: ScoreColumns, kind: Kind) -> list[ImageRow]:
+    def _choose_extreme_images(self, columns: ScoreColumns, kind: Kind) -> list[HashAndRow]:
         """Return the best images of the better half, or the worst of the worse half; none if all scores are equal."""
         worth, low = self._towards * columns.score, kind == self._quotas.ends[0]
         order = np.argsort(worth if low else -worth, kind="stable")
-        ranks = self._ranks.percentiles(worth[order])
-        half = columns.where(order[ranks < 0.5 if low else ranks > 0.5])
-        return _choose_evenly(half, len(np.unique(half.generator)), self._quotas.by_kind[kind]).image_rows()
+        ranks = self._ranks.compute_percentiles(worth[order])
+        half = columns.select(order[ranks < 0.5 if low else ranks > 0.5])
+        return _choose_evenly(half, len(np.unique(half.generator)), self._quotas.by_kind[kind]).list_image_rows()
 
 
 def _drop_duplicates(columns: ScoreColumns) -> ScoreColumns:
-    """Return the rows that have a score, keeping only the first row of each image."""
     named = (columns.image != NO_ID_HASH) & ~np.isnan(columns.score)
-    columns = columns if named.all() else columns.where(named)
+    columns = columns if named.all() else columns.select(named)
     ordered = np.sort(columns.image)
     if (ordered[1:] == ordered[:-1]).any():
-        columns = columns.where(np.sort(np.unique(columns.image, return_index=True)[1]))
+        columns = columns.select(np.sort(np.unique(columns.image, return_index=True)[1]))
     return columns
 
 
 def _find_lowest(values: Floats, count: int) -> NDArray[np.intp]:
-    """Return the indices of the `count` lowest values, ascending; among equal values, the first ones."""
     if count >= len(values):
         return np.arange(len(values))
     low = np.flatnonzero(values <= np.partition(values, count - 1)[count - 1])
@@ -297,12 +294,12 @@ def _find_lowest(values: Floats, count: int) -> NDArray[np.intp]:
 
 def _sort_by_row(columns: Sequence[ScoreColumns]) -> ScoreColumns:
     together = reduce(ScoreColumns.concatenate_with, columns)
-    return together.where(np.argsort(together.row))
+    return together.select(np.argsort(together.row))
 
 
 def pick_images(
     scores: RunScores,
-    seen: Mapping[str, SeenImages | None],
+    seen: Mapping[str, CandidateImages | None],
     quotas: GalleryQuotas,
     max_images: int,
     lower_is_better: Container[str] = (),
@@ -326,7 +323,7 @@ def pick_images(
     for metric, own in scored.items():
         disputed.add(metric, own.sample, own.ranks)
         differing.add(own.sample, own.ranks)
-    chosen: dict[tuple[Kind, str], list[tuple[ImageRow, Reason]]] = {
+    chosen: dict[tuple[Kind, str], list[tuple[HashAndRow, Reason]]] = {
         (kind, metric): [(image_row, Reason(kind, metric)) for image_row in own.ends[kind]]
         for metric, own in scored.items()
         for kind in own.ends
@@ -385,15 +382,15 @@ class _DisputedImages:
 
     def add(self, metric: str, columns: ScoreColumns, ranks: Floats) -> None:
         drawn = convert_to_uniform(columns.image) < self._share
-        columns = columns.where(drawn)
+        columns = columns.select(drawn)
         self._ranks[metric] = pd.Series(ranks[drawn], columns.image)
         if self._images is None:
             self._images = columns
         else:
-            new = columns.where(~np.isin(columns.image, self._images.image))
+            new = columns.select(~np.isin(columns.image, self._images.image))
             self._images = self._images.concatenate_with(new)
 
-    def choose(self, metric: str, count: int) -> list[tuple[ImageRow, Reason]]:
+    def choose(self, metric: str, count: int) -> list[tuple[HashAndRow, Reason]]:
         """Return the images whose rank on a metric is farthest from the other metrics' median, farthest first."""
         if self._images is None or len(self._ranks) < 2:
             return []
@@ -404,7 +401,7 @@ class _DisputedImages:
         farthest = known[np.argsort(-apart[known], kind="stable")]
         generators = len(np.unique(self._images.generator[known]))
         chosen = []
-        for image, row in _choose_evenly(self._images.where(farthest), generators, count).image_rows():
+        for image, row in _choose_evenly(self._images.select(farthest), generators, count).list_image_rows():
             text = f"percentile rank {ranks[metric][image]:.0%} by {metric}, {others[image]:.0%} by the other metrics"
             chosen.append(((image, row), Reason("disagreed", metric, text)))
         return chosen
@@ -415,17 +412,17 @@ def _choose_evenly(ordered: ScoreColumns, generators: int, count: int) -> ScoreC
     share = -(-count // generators) if generators else 0
     n_chosen: Counter[int] = Counter()
     chosen: dict[int, int] = {}
-    candidates = ordered.where(slice(CANDIDATES_PER_IMAGE * max(count, 1)))
+    candidates = ordered.select(slice(CANDIDATES_PER_IMAGE * max(count, 1)))
     pairs = zip(candidates.prompt.tolist(), candidates.generator.tolist(), strict=True)
     for index, (prompt, generator) in enumerate(pairs):
         if len(chosen) < count and prompt not in chosen and n_chosen[generator] < share:
             chosen[prompt] = index
             n_chosen[generator] += 1
-    return candidates.where(np.array([*chosen.values()], np.intp))
+    return candidates.select(np.array([*chosen.values()], np.intp))
 
 
 class _Lookup(NamedTuple):
-    """Hashes of images to look up in a run's scores, and the metrics by which images are ranked."""
+    """Images to look up in a run's scores, and the metrics on which to rank them."""
 
     scores: RunScores
     images: Hashes
@@ -435,20 +432,20 @@ class _Lookup(NamedTuple):
     lower_is_better: Container[str]
 
 
-def _find_images(lookup: _Lookup, metric: str) -> tuple[list[ImageRow], dict[int, tuple[float, float]]]:
+def _find_images(lookup: _Lookup, metric: str) -> tuple[list[HashAndRow], dict[int, tuple[float, float]]]:
     """Return a metric's rows for the images, and each image's score and rank if the metric ranks images."""
-    ranks, rows, known = _ImageRanks(), list[ImageRow](), list[ScoreColumns]()
-    towards = get_direction(metric, lookup.lower_is_better)
+    ranks, rows, known = _ImageRanks(), list[HashAndRow](), list[ScoreColumns]()
+    direction = get_direction(metric, lookup.lower_is_better)
     for _, columns in lookup.scores.iterate_generators(metric):
-        rows += columns.where(find_sorted(columns.image, lookup.images) >= 0).image_rows()
+        rows += columns.select(find_sorted(columns.image, lookup.images) >= 0).list_image_rows()
         if metric in lookup.ranking:
-            ranks.add(columns, towards)
+            ranks.add(columns, direction)
             columns = _drop_duplicates(columns)
-            known.append(columns.where(find_sorted(columns.image, lookup.images) >= 0))
+            known.append(columns.select(find_sorted(columns.image, lookup.images) >= 0))
     if not known:
         return rows, {}
     images = reduce(ScoreColumns.concatenate_with, known)
-    values = zip(images.score.tolist(), ranks.percentiles(towards * images.score).tolist(), strict=True)
+    values = zip(images.score.tolist(), ranks.compute_percentiles(direction * images.score).tolist(), strict=True)
     return rows, dict(zip(images.image.tolist(), values, strict=True))
 
 
@@ -474,7 +471,7 @@ def _make_picks(
         for image, score_and_rank in own_values.items():
             values[image][metric] = score_and_rank
     known = [image for image in reasons if rows[image]]
-    ids = scores.ids([row_of.get(image, min(rows[image])) for image in known])
+    ids = scores.read_ids([row_of.get(image, min(rows[image])) for image in known])
     return {
         image: Pick(
             key=ImageKey(row.generator, str(row.image_id)),

@@ -17,14 +17,14 @@ from markupsafe import Markup, escape
 from plumbline.operators.base.sentences import (
     WHY_NO_INTERVAL,
     ShownTable,
-    count,
     describe_interval,
     escape_latex,
+    format_count,
     format_interval,
+    format_number,
     format_p_value,
-    number,
-    plural,
-    signed,
+    format_quantity,
+    format_signed,
 )
 from plumbline.operators.images.generation_settings import describe_differences
 from plumbline.operators.report.page import Page
@@ -76,21 +76,21 @@ def render(page: Page) -> str:
         Download("leaderboard.csv", label, _make_data_uri("text/csv", table)),
         Download("leaderboard.tex", "LaTeX", _make_data_uri("application/x-tex", to_latex(page))),
     ]
-    return _render("report.html.j2", page=page, downloads=downloads)
+    return _render_page("report.html.j2", page=page, downloads=downloads)
 
 
 def render_trends(page: Trends) -> str:
-    """Return the trends page as HTML, under the same rules as `render`."""
-    return _render("trends.html.j2", page=page)
+    """Return the trends page as HTML that is escaped and loads nothing else, like the result of `render`."""
+    return _render_page("trends.html.j2", page=page)
 
 
 def render_suite(page: SuitePage) -> str:
-    """Return a suite's page as HTML, under the same rules as `render`."""
+    """Return a suite's page as HTML that is escaped and loads nothing else, like the result of `render`."""
     downloads = [Download("suite.csv", "CSV", _make_data_uri("text/csv", format_suite_csv(page)))]
-    return _render("suite.html.j2", page=page, downloads=downloads)
+    return _render_page("suite.html.j2", page=page, downloads=downloads)
 
 
-def _render(template: str, **content: Any) -> str:
+def _render_page(template: str, **content: Any) -> str:
     script = _read_assets("report.js")
     return _fill_template(template, _read_assets("report.css"), script, _make_policy(script), content)
 
@@ -112,15 +112,15 @@ def format_suite_markdown(page: SuitePage) -> str:
 
 
 def format_suite_csv(page: SuitePage) -> str:
-    """Return CSV with a column `benchmark` before those of `to_csv`, and the leaderboard rows of each benchmark."""
+    """Return the leaderboard rows of each benchmark as CSV: the column `benchmark`, then the columns of `to_csv`."""
     rows = ((benchmark, *row) for benchmark, own in page.leaderboard_rows.items() for row in own)
     return _format_csv(("benchmark", *LeaderboardRow._fields), rows)
 
 
 class ServedPages(NamedTuple):
-    """HTML pages of a server.
+    """HTML pages that a local server sends to the browser.
 
-    They can load images and pages from that server and send forms to it, and to no other server.
+    The pages can load images and pages from this server and send forms to it, but not to any other server.
     """
 
     templates: Path
@@ -199,14 +199,14 @@ def make_template_environment(folder: Path = TEMPLATES_FOLDER) -> Environment:
         "markdown": lambda text: text.translate(MARKDOWN_ESCAPES),
         "latex": escape_latex,
         "isolated": isolate,
-        "number": number,
-        "count": count,
-        "signed": signed,
+        "number": format_number,
+        "count": format_count,
+        "signed": format_signed,
         "p": format_p_value,
         "interval": format_interval,
-        "signed_interval": partial(format_interval, show=signed),
+        "signed_interval": partial(format_interval, show=format_signed),
         "describe_interval": describe_interval,
-        "plural": plural,
+        "plural": format_quantity,
         "against": describe_differences,
     }
     environment.globals |= {
@@ -219,7 +219,6 @@ def make_template_environment(folder: Path = TEMPLATES_FOLDER) -> Environment:
 
 
 def _read_assets(*names: str, folder: Path = TEMPLATES_FOLDER) -> str:
-    """Return the text of styles or scripts in the folder or, if it lacks one, in the folder of the reports."""
     files = (next(at / name for at in (folder, TEMPLATES_FOLDER) if (at / name).is_file()) for name in names)
     return "".join(file.read_text("utf-8") for file in files)
 

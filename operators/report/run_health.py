@@ -10,8 +10,15 @@ import numpy as np
 import pyarrow as pa
 
 from plumbline.operators.base.errors import REMEDIES_BY_KIND
-from plumbline.operators.base.failures import iterate_failure_kinds, name_row
-from plumbline.operators.base.sentences import MAX_LISTED_NAMES, FirstRows, Sentence, first_rows, names, plural
+from plumbline.operators.base.failures import describe_row_ids, iterate_failure_kinds
+from plumbline.operators.base.sentences import (
+    MAX_LISTED_NAMES,
+    FirstRows,
+    Sentence,
+    format_names,
+    format_quantity,
+    take_first_rows,
+)
 from plumbline.operators.report.findings import Boards
 from plumbline.operators.report.marked_words import shorten
 from plumbline.operators.report.metric_figures import NO_UNSCORED_PROMPTS, UnscoredPrompts
@@ -42,7 +49,7 @@ class Failure(NamedTuple):
     remedy: str
 
 
-class Gap(NamedTuple):
+class CoverageGap(NamedTuple):
     """A generator and metric with missing scores, and how many are missing."""
 
     generator: str
@@ -72,7 +79,7 @@ class RunHealth(NamedTuple):
     rows_null: int
     unscored: list[Sentence]
     """Sentences about the prompts that fail for every generator."""
-    uneven: FirstRows[Gap]
+    uneven: FirstRows[CoverageGap]
     """Gaps that are not due to prompts that fail for every generator, lowest coverage first."""
     failures: FirstRows[Failure]
     truncated: list[tuple[str, int]]
@@ -111,15 +118,15 @@ def build_health(
         everywhere = unscored.get(board.metric, NO_UNSCORED_PROMPTS).by_generator
         for row in board.rows:
             if n_null := row.n_null - everywhere.get(row.generator, 0):
-                gaps.append(Gap(row.generator, board.metric, n_null, row.coverage))
+                gaps.append(CoverageGap(row.generator, board.metric, n_null, row.coverage))
     return RunHealth(
         rows=len(scores),
         rows_null=scores.n_null,
         unscored=_describe_unscored(unscored, scores),
-        uneven=first_rows(sorted(gaps, key=lambda gap: gap.coverage), MAX_ERROR_KINDS),
+        uneven=take_first_rows(sorted(gaps, key=lambda gap: gap.coverage), MAX_ERROR_KINDS),
         failures=_list_failures(failures, len(scores)),
         truncated=list(scores.truncated.items()),
-        noise=first_rows(sorted(noise.to_pylist(), key=lambda row: -(row["share"] or 0)), MAX_ERROR_KINDS),
+        noise=take_first_rows(sorted(noise.to_pylist(), key=lambda row: -(row["share"] or 0)), MAX_ERROR_KINDS),
         models={stage: _describe_model(stage, manifest) for stage in _read_mapping(manifest, "models")},
         conventions={
             name: {key: _format_value(value) for key, value in options.items()} for name, options in metrics.items()
@@ -146,11 +153,11 @@ def _describe_unscored(unscored: Mapping[str, UnscoredPrompts], scores: RunScore
             continue
         n_rows = sum(int(own.n_rows[np.isin(own.prompts, prompts)].sum()) for own in of_metrics)
         rows = np.sort(of_metrics[0].row[np.isin(of_metrics[0].prompts, prompts)])[: MAX_LISTED_NAMES + 1]
-        ids = [str(row.prompt_id) for row in scores.ids(rows.tolist())]
+        ids = [str(row.prompt_id) for row in scores.read_ids(rows.tolist())]
         have = "has" if len(prompts) == 1 else "have"
-        lead = f"{plural(len(prompts), 'prompt')} {have} no score {by} for any generator:"
+        lead = f"{format_quantity(len(prompts), 'prompt')} {have} no score {by} for any generator:"
         not_read = [""] * (len(prompts) - len(ids))  # the ids of prompts that are only counted are not looked up
-        sentences.append(Sentence(lead, f"{names([*ids, *not_read])} ({plural(n_rows, 'row')})."))
+        sentences.append(Sentence(lead, f"{format_names([*ids, *not_read])} ({format_quantity(n_rows, 'row')})."))
     return sentences
 
 
@@ -159,29 +166,27 @@ def describe_failures(failures: FirstRows[Failure]) -> str:
     if not failures.rows:
         return ""
     kinds = ", ".join(f"{failure.rows:,} {failure.kind}" for failure in failures.rows)
-    more = f" and {plural(failures.left_out, 'more kind')}" if failures.left_out else ""
+    more = f" and {format_quantity(failures.left_out, 'more kind')}" if failures.left_out else ""
     first = failures.rows[0]
     return f"{kinds}{more}. For instance {first.example}: {first.message}"
 
 
 def _list_failures(failures: pa.Table, rows: int) -> FirstRows[Failure]:
-    """Return the kinds of failure, most frequent first; `rows` is the number of all rows of the run."""
     kinds = [
         Failure(
             kind=row["kind"],
             rows=row["rows"],
             share=row["rows"] / rows if rows else 0.0,
-            example=shorten(name_row(row, "generator", "metric"), 200),
+            example=shorten(describe_row_ids(row, "generator", "metric"), 200),
             message=shorten(row["message"]),
             remedy=REMEDIES_BY_KIND.get(row["kind"], "act on the message"),
         )
         for row in iterate_failure_kinds(failures)
     ]
-    return first_rows(sorted(kinds, key=lambda kind: -kind.rows), MAX_ERROR_KINDS)
+    return take_first_rows(sorted(kinds, key=lambda kind: -kind.rows), MAX_ERROR_KINDS)
 
 
 def _read_mapping(manifest: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
-    """Return the mapping at a path of keys in the manifest; empty if the manifest has no mapping there."""
     value: Any = manifest
     for name in path:
         value = value.get(name) if isinstance(value, Mapping) else None
@@ -189,7 +194,6 @@ def _read_mapping(manifest: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
 
 
 def _describe_model(stage: str, manifest: Mapping[str, Any]) -> NamedTexts:
-    """Return facts by name about a stage's model: checkpoint, revision, engine, and digests of its files."""
     config = _read_mapping(manifest, "config", "models", *stage.split(":")[1:2])
     named = {name: str(config[name]) for name in ("checkpoint", "revision", "engine") if config.get(name)}
     model = manifest["models"][stage]
@@ -202,7 +206,6 @@ def _describe_model(stage: str, manifest: Mapping[str, Any]) -> NamedTexts:
 
 
 def _format_value(value: Any) -> str:
-    """Return a configuration value as a string, shortened if it is long."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -215,7 +218,6 @@ def _format_value(value: Any) -> str:
 
 
 def _list_facts(manifest: Mapping[str, Any]) -> NamedTexts:
-    """Return facts by name: the run's start and end, its prompt and image files, and versions of packages."""
     benchmark, versions = _read_mapping(manifest, "config", "benchmark"), _read_mapping(manifest, "versions")
     facts = {name: str(manifest[name]) for name in ("began", "ended") if manifest.get(name)}
     facts |= {name: _format_value(benchmark.get(name)) for name in ("prompts", "images") if benchmark.get(name)}

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from plumbline.operators.base.sentences import FirstRows, first_rows, number
+from plumbline.operators.base.sentences import FirstRows, format_number, take_first_rows
 from plumbline.operators.report.gallery import EMPTY_IMAGE_DETAIL, ImageDetail, Thumbnail
 from plumbline.operators.report.marked_words import MarkedQuestion, describe_unreadable, mark_question, shorten
 from plumbline.operators.report.picked_images import ImageKey, Pick
@@ -81,7 +81,7 @@ class SideBySide(NamedTuple):
         return len(self.sides) > MAX_LARGE_IMAGES
 
     @property
-    def search(self) -> str:
+    def search_text(self) -> str:
         """Text by which the page's search field finds this prompt."""
         return f"{self.prompt} {self.prompt_id}".lower()
 
@@ -120,13 +120,12 @@ def make_side_by_side(
 def _make_score_row(metric: str, direction: int, picks: Sequence[Pick]) -> ScoreRow:
     scores = [pick.scores.get(metric) for pick in picks]
     known = [score for score in scores if score is not None]
-    best = number(max(known, key=lambda score: direction * score), 2) if known and direction else ""
-    alike = all(number(score, 2) == best for score in known)
-    return ScoreRow(metric, direction < 0, [number(score, 2) for score in scores], "" if alike else best)
+    best = format_number(max(known, key=lambda score: direction * score), 2) if known and direction else ""
+    alike = all(format_number(score, 2) == best for score in known)
+    return ScoreRow(metric, direction < 0, [format_number(score, 2) for score in scores], "" if alike else best)
 
 
 def _list_questions(metric: str, details: Sequence[ImageDetail]) -> Questions:
-    """Return a metric's questions, in order of appearance, with the answers for each image in `details`."""
     by_id: dict[str, list[MarkedQuestion | None]] = {}
     for image, detail in enumerate(details):
         for element in detail.elements.get(metric) or ():
@@ -136,5 +135,5 @@ def _list_questions(metric: str, details: Sequence[ImageDetail]) -> Questions:
     for answers in by_id.values():
         asked = next(answer for answer in answers if answer is not None)
         rows.append(QuestionRow(asked.text, asked.wanted, answers))
-    limited = first_rows(rows, MAX_QUESTIONS)
+    limited = take_first_rows(rows, MAX_QUESTIONS)
     return Questions(metric, limited, sum(row.differs for row in limited.rows))

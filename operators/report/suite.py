@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plumbline.operators.base.sentences import FirstRows, Sentence, first_rows, names, plural
+from plumbline.operators.base.sentences import FirstRows, Sentence, format_names, format_quantity, take_first_rows
 from plumbline.operators.metrics.table import read_lower_is_better
-from plumbline.operators.report.leaders import explain_too_few
-from plumbline.operators.report.page_tables import MAX_GENERATORS, MAX_MATRIX_GENERATORS, Column, make_board_column
+from plumbline.operators.report.leaders import explain_too_few_prompts
+from plumbline.operators.report.page_tables import MAX_GENERATORS, MAX_MATRIX_GENERATORS, MeansColumn, make_board_column
 from plumbline.operators.results.comparison import (
     SIGNIFICANCE_LEVEL,
     Board,
@@ -83,11 +83,11 @@ class Matchup(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """Numbers of duels that a generator won, lost and fought on one metric, over all benchmarks and rivals."""
+    """A generator's number of wins, losses and comparisons on one metric, over all benchmarks and rivals."""
 
     won: int
     lost: int
-    fought: int
+    compared: int
 
 
 class MetricAcross(NamedTuple):
@@ -96,7 +96,7 @@ class MetricAcross(NamedTuple):
     metric: str
     ranks: bool
     """True if the metric ranks images; otherwise no score is better than another."""
-    columns: list[Column]
+    columns: list[MeansColumn]
     generators: FirstRows[str]
     """Generators, ordered by duels won minus duels lost, highest first."""
     tallies: Mapping[str, Tally]
@@ -109,7 +109,7 @@ class MetricAcross(NamedTuple):
     @property
     def matrix(self) -> FirstRows[str]:
         """The first generators, which are the rows and columns of the matrix of matchups."""
-        return first_rows(self.generators.rows, MAX_MATRIX_GENERATORS)
+        return take_first_rows(self.generators.rows, MAX_MATRIX_GENERATORS)
 
     def get_matchups(self, name: str) -> dict[str, Matchup]:
         """Return a generator's matchups with all other complete generators, by their names."""
@@ -178,7 +178,7 @@ def build_suite(
     return SuitePage(
         suite_id=suite_id,
         headline=_write_headline(shared, every),
-        facts=[*(plural(count, word) for word, count in counts.items()), *([f"{began} UTC"] if began else [])],
+        facts=[*(format_quantity(count, word) for word, count in counts.items()), *([f"{began} UTC"] if began else [])],
         warnings=[*notes, *_list_warnings(runs, compared, every)],
         overall=[sentence for across in shared for sentence in _describe_overall(across)],
         certainty=_describe_certainty(every),
@@ -198,9 +198,8 @@ def correct_together(runs: Sequence[SuiteRun]) -> list[list[Duel]]:
 def _combine_results(
     metric: str, boards: Mapping[str, Mapping[tuple[str, str], Board]], runs: Sequence[SuiteRun]
 ) -> MetricAcross:
-    """Return one metric's results over all benchmarks, given the leaderboards of each benchmark."""
     own = {name: of_run[metric, OVERALL] for name, of_run in boards.items() if (metric, OVERALL) in of_run}
-    scored = {name: list_generator_names(board.scored_rows()) for name, board in own.items()}
+    scored = {name: list_generator_names(board.list_scored_rows()) for name, board in own.items()}
     outcomes: dict[tuple[str, str], list[tuple[str, str | None]]] = defaultdict(list)
     for benchmark, board in own.items():
         for duel in board.duels:
@@ -224,7 +223,7 @@ def _combine_results(
         metric=metric,
         ranks=not any(metric in list_unranked_metrics(run.manifest) for run in runs),
         columns=[make_board_column(board)._replace(name=name) for name, board in own.items()],
-        generators=first_rows(order, MAX_GENERATORS),
+        generators=take_first_rows(order, MAX_GENERATORS),
         tallies=tallies,
         between=between,
         complete=tuple(name for name in order if all(name in listed for listed in scored.values())),
@@ -244,15 +243,16 @@ def _write_headline(shared: Sequence[MetricAcross], duels: Sequence[Duel]) -> Se
     if not leaders:
         return Sentence("No generator leads overall.", "The order depends on the benchmark, or no difference is clear.")
     if len(set(leaders.values())) > 1:
-        by = names([f"{leader} by {metric}" for metric, leader in leaders.items()], len(leaders))
+        by = format_names([f"{leader} by {metric}" for metric, leader in leaders.items()], len(leaders))
         return Sentence("The metrics disagree on who leads overall:", f"{by}.")
     others = len(shared) - len(leaders)
-    rest = f"By {plural(others, 'other metric')}, no generator does." if others else ""
-    return Sentence(f"{next(iter(leaders.values()))} leads overall by {names(list(leaders), len(leaders))}.", rest)
+    rest = f"By {format_quantity(others, 'other metric')}, no generator does." if others else ""
+    return Sentence(
+        f"{next(iter(leaders.values()))} leads overall by {format_names(list(leaders), len(leaders))}.", rest
+    )
 
 
 def _describe_overall(across: MetricAcross) -> Iterator[Sentence]:
-    """Yield sentences about the overall leader on one metric, and about benchmarks that disagree on a pair."""
     metric, n_benchmarks = across.metric, len(across.columns)
     if len(across.complete) < 2:
         rest = f"no two generators have scores on all {n_benchmarks} benchmarks."
@@ -261,18 +261,20 @@ def _describe_overall(across: MetricAcross) -> Iterator[Sentence]:
     yield _describe_leader(across)
     if others := [name for name in across.tallies if name not in across.complete]:
         lack = "they lack" if len(others) > 1 else "it lacks"
-        yield Sentence(f"Not ranked overall by {metric}:", f"{names(others)}, because {lack} scores on some benchmark.")
+        yield Sentence(
+            f"Not ranked overall by {metric}:", f"{format_names(others)}, because {lack} scores on some benchmark."
+        )
     split = [
         Sentence(
             f"By {metric}, the benchmark decides between {a} and {b}:",
-            f"{a} is clearly better on {names(pair.won)}, {b} on {names(pair.lost)}.",
+            f"{a} is clearly better on {format_names(pair.won)}, {b} on {format_names(pair.lost)}.",
         )
         for a, b in combinations(across.complete, 2)
         if (pair := across.between.get((a, b), Matchup())).verdict == "split"
     ]
     yield from split[:MAX_SPLIT_PAIRS]
     if len(split) > MAX_SPLIT_PAIRS:
-        lead = f"{plural(len(split) - MAX_SPLIT_PAIRS, 'more pair')} of generators differ between benchmarks"
+        lead = f"{format_quantity(len(split) - MAX_SPLIT_PAIRS, 'more pair')} of generators differ between benchmarks"
         yield Sentence(lead, f"by {metric}.")
 
 
@@ -293,7 +295,7 @@ def _describe_leader(across: MetricAcross) -> Sentence:
         return Sentence(lead, "each is clearly worse than another on some benchmark.")
     if len(unbeaten) == 1:
         return Sentence(lead, f"{unbeaten[0]} is never clearly worse than another, but not ahead of every other.")
-    rest = f"{names(unbeaten)} are never clearly worse than another, and cannot be told apart"
+    rest = f"{format_names(unbeaten)} are never clearly worse than another, and cannot be told apart"
     ahead = {name: sum(matchup.is_ahead for matchup in across.get_matchups(name).values()) for name in unbeaten}
     first, second = sorted(ahead, key=lambda name: -ahead[name])[:2]
     if ahead[first] > ahead[second]:
@@ -302,12 +304,11 @@ def _describe_leader(across: MetricAcross) -> Sentence:
 
 
 def _describe_certainty(duels: Sequence[Duel]) -> str:
-    """Return sentences on how many comparisons are clear, by which test, and how they are corrected."""
     if not duels:
         return ""
     n_clear = sum(duel.better is not None for duel in duels)
     return (
-        f"{n_clear} of {plural(len(duels), 'comparison')} of two generators by one metric on one benchmark "
+        f"{n_clear} of {format_quantity(len(duels), 'comparison')} of two generators by one metric on one benchmark "
         f"{'is' if n_clear == 1 else 'are'} clear, by Wilcoxon's signed-rank test. Holm's correction covers all "
         "comparisons of this page: all benchmarks, generators and metrics. If all generators were equal, at most about "
         "one suite in 20 would show any such difference. A benchmark's own report only corrects for its own "
@@ -318,13 +319,12 @@ def _describe_certainty(duels: Sequence[Duel]) -> str:
 def _list_warnings(
     runs: Sequence[SuiteRun], compared: Sequence[Sequence[Duel]], comparable: Sequence[Duel]
 ) -> Iterator[str]:
-    """Yield warnings about partly scored benchmarks, generators that are not compared, and too few prompts."""
     for run in runs:
         if run.part:
             yield f"{run.benchmark} is only scored in part: {run.part}."
     for run, duels in zip(runs, compared, strict=True):
         if unlike := describe_not_compared(duels):
-            yield f"Not compared on {run.benchmark}, as their settings differ: {names(sorted(unlike))}."
+            yield f"Not compared on {run.benchmark}, as their settings differ: {format_names(sorted(unlike))}."
     n_prompts = max((duel.n for duel in comparable), default=0)
     if comparable and n_prompts < compute_min_pairs(len(comparable), SIGNIFICANCE_LEVEL):
-        yield f"Too few prompts for any clear difference: {explain_too_few(n_prompts, len(comparable))}."
+        yield f"Too few prompts for any clear difference: {explain_too_few_prompts(n_prompts, len(comparable))}."

@@ -10,7 +10,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from plumbline.operators.base.sentences import FirstRows, Sentence, first_rows, names, number, plural
+from plumbline.operators.base.sentences import (
+    FirstRows,
+    Sentence,
+    format_names,
+    format_number,
+    format_quantity,
+    take_first_rows,
+)
 from plumbline.operators.images.generation_settings import COMPARE, Choice, describe_changed_settings, read_all_settings
 from plumbline.operators.metrics.metric import get_direction
 from plumbline.operators.metrics.table import read_lower_is_better
@@ -90,7 +97,7 @@ def parse_checkpoint(pattern: re.Pattern[str], generator: str) -> tuple[str, int
 
 
 def to_frame(runs: Sequence[TrendRun], choice: Choice = COMPARE) -> pd.DataFrame:
-    """Return all means of all runs, oldest run first.
+    """Return the means of all runs, one row each, oldest run first.
 
     The columns are run_id, began, recipe, settings and those of the summary. `recipe` counts how often the metric's
     settings or models have changed up to that run, and `settings` how often the generator's settings have. Means can be
@@ -147,12 +154,11 @@ class TrendBreak(NamedTuple):
 
 
 def _find_breaks(runs: Sequence[TrendRun], bridges: Sequence[Bridge]) -> Iterator[TrendBreak]:
-    """Yield changes of the metrics' settings or models, oldest first."""
     for run, metric, old, new in _find_changed_recipes(runs):
         bridge = find_bridge(bridges, old, new)
         use = "" if bridge is None else f", {describe_use(bridge)}"
         lead = f"{metric} is a different metric since run {run.run_id}{use}:"
-        values = names([" ".join(setting) for setting in list_altered_settings(old, new, MAX_CHARACTERS)], 1)
+        values = format_names([" ".join(setting) for setting in list_altered_settings(old, new, MAX_CHARACTERS)], 1)
         joins = bridge if bridge is not None and bridge.joins else None
         yield TrendBreak(metric, run.time, Sentence(lead, f"{values}."), joins)
 
@@ -202,19 +208,19 @@ def build_trends(
     return Trends(
         benchmark=str(runs[-1].manifest.get("benchmark", "")),
         facts=[
-            plural(len(runs), "run"),
+            format_quantity(len(runs), "run"),
             f"{runs[0].time[:10]} to {runs[-1].time[:10]}",
-            *([f"{plural(earlier, 'earlier run')} not drawn"] if earlier else []),
-            plural(len(found), "generator"),
+            *([f"{format_quantity(earlier, 'earlier run')} not drawn"] if earlier else []),
+            format_quantity(len(found), "generator"),
         ],
         warnings=list(warnings),
-        generators=first_rows(generators, N_COLOURS),
-        families=first_rows(families, N_COLOURS),
-        listed=first_rows(
+        generators=take_first_rows(generators, N_COLOURS),
+        families=take_first_rows(families, N_COLOURS),
+        listed=take_first_rows(
             [(name, "" if last[name] == runs[-1].time else str(last[name])[:10]) for name in order],
             MAX_LISTED_GENERATORS,
         ),
-        breaks=first_rows([*altered[::-1], *(found.sentence for found in reversed(breaks))], MAX_LISTED_BREAKS),
+        breaks=take_first_rows([*altered[::-1], *(found.sentence for found in reversed(breaks))], MAX_LISTED_BREAKS),
         panels=panels,
         skills_left_out=max(len(skills) - MAX_SKILLS - 1, 0),
     )
@@ -246,7 +252,6 @@ def _bridge_means(frame: pd.DataFrame, breaks: Sequence[TrendBreak]) -> pd.DataF
 
 
 def _order_generators(frame: pd.DataFrame, lower_is_better: Container[str]) -> list[str]:
-    """Return the generators sorted by the time of their last run, newest first, then by mean rank over the metrics."""
     overall = frame[frame["skill"] == OVERALL]
     towards = overall["metric"].map(lambda metric: get_direction(metric, lower_is_better))
     overall = overall.assign(mean=overall["mean"] * towards)
@@ -266,7 +271,7 @@ def _draw_runs(
         ChartLine(_make_points(rows["began"], rows), f"var(--s{generators.index(str(key[0]))})")
         for key, rows in own.groupby(["generator", "line", "settings"], sort=False)
     ]
-    newest = [f"{name} {number(rows['mean'].iloc[-1])}" for name, rows in own.groupby("generator", sort=False)]
+    newest = [f"{name} {format_number(rows['mean'].iloc[-1])}" for name, rows in own.groupby("generator", sort=False)]
     label = f"Mean {metric} over runs, {skill}, with 95% intervals; newest: {'; '.join(newest)}"
     return draw_trend_chart(lines, breaks, label)
 
@@ -285,7 +290,7 @@ def _draw_steps(
     for family, rows in named.sort_values("step").groupby("family"):
         if family in families:
             lines.append(ChartLine(_make_points(rows["step"], rows), f"var(--s{families.index(str(family))})"))
-            ends.append(f"{family} {number(rows['mean'].iloc[-1])} at {rows['step'].iloc[-1]}")
+            ends.append(f"{family} {format_number(rows['mean'].iloc[-1])} at {rows['step'].iloc[-1]}")
     label = f"Mean {metric} over the steps of a training, {skill}, with 95% intervals; last: {'; '.join(ends)}"
     return draw_trend_chart(lines, [], label)
 

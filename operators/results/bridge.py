@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.operators.base.sentences import number
+from plumbline.operators.base.sentences import format_number
 from plumbline.operators.results.metric_recipes import Recipe, list_differing_paths
 from plumbline.operators.results.summary import OVERALL
 from plumbline.operators.statistics.bootstrap import Interval
@@ -36,13 +36,13 @@ class Curve(NamedTuple):
 
 
 UNCHANGED_LINE = Line(0.0, 1.0)
-Kind = Literal["unchanged", "linear", "monotone"]
+MapKind = Literal["unchanged", "linear", "monotone"]
 LineKind = Literal["unchanged", "linear", "equated"]
 Verdict = Literal["one scale", "joined", "different"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Version:
+class MetricVersion:
     """One version of a metric: its recipe, and the run that used it (None for a sweep that did not write a run)."""
 
     metric: str
@@ -60,15 +60,15 @@ class Bridge:
 
     bridge_id: str
     benchmark: str
-    old: Version
-    new: Version
+    old: MetricVersion
+    new: MetricVersion
     generators: Sequence[str]
     prompts: int
     images: int
     verdict: Verdict
-    kind: Kind
+    kind: MapKind
     """Kind of the map from old to new scores that was chosen: none (`unchanged`), a line, or a monotone curve."""
-    misses: Mapping[Kind, float]
+    misses: Mapping[MapKind, float]
     """Root mean square error of each kind of map on held-out images, whose prompts were not used to fit it."""
     explained: float
     """Fraction of the new scores' variance that the chosen map explains on held-out images."""
@@ -124,10 +124,10 @@ def find_bridge(bridges: Iterable[Bridge], before: Recipe, after: Recipe) -> Bri
 
 
 def describe_use(bridge: Bridge) -> str:
-    """Return the end of a sentence that states whether, and how, scores of the two versions are compared."""
+    """Return the end of a sentence: whether scores of the two versions are compared, and how, or why they are not."""
     margin = bridge.get_margin(OVERALL)
     if margin is not None:
-        off = f"off by at most ±{number(margin)}"
+        off = f"off by at most ±{format_number(margin)}"
         return f"and its earlier scores are compared by bridge {bridge.bridge_id}, as {format_equation(bridge)}, {off}"
     differs = "finds that the two versions measure different things"
     why = differs if bridge.verdict == "different" else "has no margin for a single generator"
@@ -137,4 +137,4 @@ def describe_use(bridge: Bridge) -> str:
 def format_equation(bridge: Bridge) -> str:
     """Format the linear map as text, such as `0.9 × old + 0.1`."""
     sign = "−" if bridge.line.intercept < 0 else "+"
-    return f"{number(bridge.line.slope)} × old {sign} {number(abs(bridge.line.intercept))}"
+    return f"{format_number(bridge.line.slope)} × old {sign} {format_number(abs(bridge.line.intercept))}"

@@ -14,11 +14,13 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from plumbline.operators.base.errors import SourceError
 from plumbline.operators.base.rows import require_columns
-from plumbline.operators.base.sentences import names, plural
+from plumbline.operators.base.sentences import format_names, format_quantity
+from plumbline.operators.images.generation_settings import SettingCounts, compare_settings
 from plumbline.operators.results.comparison import Board, Duel, LeaderboardRow, decide_duels, find_tie_groups
 from plumbline.operators.results.summary import OVERALL, Skills
 from plumbline.operators.statistics.bootstrap import ROUNDING_TOLERANCE, Interval
@@ -63,7 +65,7 @@ class Choices(NamedTuple):
     """True if only pairs with an answer in both orders are used."""
 
     @property
-    def n_one_order(self) -> int:
+    def n_in_one_order(self) -> int:
         """Number of pairs that have an answer in only one order."""
         return int((self.pairs["forward"].isna() != self.pairs["backward"].isna()).sum())
 
@@ -90,7 +92,7 @@ def read_choices(comparisons: Comparisons, metric: str = "", *, both_orders: boo
     frame = _make_frame(comparisons)
     metrics = sorted(frame["metric"].unique())
     if metric not in metrics and (metric or len(metrics) != 1):
-        found = f"found {names(metrics)}" if metrics else "found no rows"
+        found = f"found {format_names(metrics)}" if metrics else "found no rows"
         wanted = repr(metric) if metric else "a single metric"
         raise SourceError(f"comparisons: expected {wanted}, {found}; choose one of them with metric=")
     frame = frame[frame["metric"] == (metric or metrics[0])]
@@ -110,7 +112,7 @@ def read_choices(comparisons: Comparisons, metric: str = "", *, both_orders: boo
 
 
 def read_table(comparisons: Comparisons) -> pd.DataFrame:
-    """Return the columns of a table of comparisons that are read; a list without rows has none of the columns.
+    """Return the columns READ_COLUMNS of a table or list of comparisons; an empty list may lack them.
 
     Raises SourceError if a table or row lacks a column.
     """
@@ -203,6 +205,25 @@ def compare_pairs(
     return compare_choices(read_choices(comparisons, metric, both_orders=both_orders), Skills(skills.items()))
 
 
+class Refusal(NamedTuple):
+    """Choices that cannot be compared, with the reason as a sentence without its full stop."""
+
+    choices: Choices
+    reason: str
+
+
+def compare_each_metric(comparisons: pa.Table, skills: Skills) -> dict[str, ChoiceResults | Refusal]:
+    """Return the results of each metric in a table of comparisons, by name; raise SourceError for an invalid table."""
+    found: dict[str, ChoiceResults | Refusal] = {}
+    for metric in sorted(map(str, pc.unique(comparisons.column("metric")).to_pylist())):
+        choices = read_choices(comparisons, metric)
+        try:
+            found[metric] = compare_choices(choices, skills)
+        except SourceError as refused:
+            found[metric] = Refusal(choices, str(refused))
+    return found
+
+
 def compare_choices(choices: Choices, skills: Skills) -> ChoiceResults:
     """Return the generators' win rates and strengths, overall and by skill.
 
@@ -214,7 +235,8 @@ def compare_choices(choices: Choices, skills: Skills) -> ChoiceResults:
         order = " in both orders" if choices.both_orders else ""
         raise SourceError(
             f"comparisons by {choices.metric}: expected at least {MIN_PROMPTS} prompts with a pair answered{order}, "
-            f"found {n_prompts} ({plural(choices.n_one_order, 'pair')} answered in one order, {choices.n_failed} in "
+            f"found {n_prompts} ({format_quantity(choices.n_in_one_order, 'pair')} answered in one order, "
+            f"{choices.n_failed} in "
             "none); compare images of more prompts, or repeat the failed comparisons"
         )
     n_outcomes = n_prompts * math.comb(len(choices.generators), 2)
@@ -226,7 +248,7 @@ def compare_choices(choices: Choices, skills: Skills) -> ChoiceResults:
     prompts, first, second, won = _average_outcomes(used, choices.generators)
     boards = {
         skill: _make_board(_Outcomes(choices.metric, skill, choices.generators, first, second, won[mask]))
-        for skill, mask in skills.each(hash_ids(prompts))
+        for skill, mask in skills.iterate_masks(hash_ids(prompts))
         if mask.any()
     }
     strengths, no_strength = _find_strengths(choices.generators, first, second, won)
@@ -253,9 +275,34 @@ def _average_outcomes(used: pd.DataFrame, generators: Sequence[str]) -> tuple[li
     return list(means.index), first, second, means.reindex(columns=columns).to_numpy(np.float64)
 
 
-class _Outcomes(NamedTuple):
-    """A judge's outcomes by prompt and pair of generators, for one metric and the prompts of one skill."""
+def decide_scored_duels(
+    results: ChoiceResults, baseline: str = "", settings: Mapping[str, SettingCounts] = MappingProxyType({})
+) -> list[Duel]:
+    """Return the comparisons of generators for a leaderboard of the judge's scores, overall and by skill.
 
+    With a baseline, only its own comparisons count. Generators with different settings are not compared. Return nothing
+    if the judge did not compare all generators that the leaderboard compares.
+    """
+    generators = results.choices.generators
+    wanted = math.comb(len(generators), 2) if not baseline else len({*generators} - {baseline})
+    if len(_list_duels(results.overall, baseline)) < wanted:
+        return []
+    return decide_duels(
+        [
+            duel._replace(
+                unlike=tuple(compare_settings(settings.get(duel.generator_a, {}), settings.get(duel.generator_b, {})))
+            )
+            for board in results.boards.values()
+            for duel in _list_duels(board, baseline)
+        ]
+    )
+
+
+def _list_duels(board: Board, baseline: str) -> list[Duel]:
+    return [duel for duel in board.duels if baseline in ("", duel.generator_a, duel.generator_b)]
+
+
+class _Outcomes(NamedTuple):
     metric: str
     skill: str
     generators: Sequence[str]
@@ -267,7 +314,6 @@ class _Outcomes(NamedTuple):
 
 
 def _make_board(outcomes: _Outcomes) -> Board:
-    """Return the leaderboard of win rates for one skill, with the comparison of every pair of generators."""
     metric, skill, generators, _, _, won = outcomes
     counts = np.isfinite(won).sum(axis=0)
     rates = np.where(counts > 0, np.nansum(won, axis=0) / np.maximum(counts, 1), math.nan)
@@ -281,7 +327,7 @@ def _make_board(outcomes: _Outcomes) -> Board:
         present = np.isfinite(won[:, own]).any(axis=1)
         n = int(present.sum())
         rate = float((0.5 + signs * (rates[own] - 0.5)).mean()) if n else math.nan
-        low, high = _rate_interval(rate, (residuals[np.ix_(present, own)] @ signs) / max(len(own), 1))
+        low, high = _compute_rate_interval(rate, (residuals[np.ix_(present, own)] @ signs) / max(len(own), 1))
         rows.append(LeaderboardRow(generator, metric, skill, rate, low, high, n, 0, 1.0, None, ""))
     rows.sort(key=lambda row: (-row.mean if row.n else math.inf, row.generator))
     scored = [row.generator for row in rows if row.n]
@@ -293,11 +339,10 @@ def _make_board(outcomes: _Outcomes) -> Board:
 
 
 def _make_duel(outcomes: _Outcomes, pair: int, rate: float, residuals: Floats) -> Duel:
-    """Return the comparison of a pair of generators that has outcomes; its p-value is not corrected yet."""
     present = np.isfinite(outcomes.won[:, pair])
     leads = 2 * outcomes.won[present, pair] - 1
     leads = np.where(np.abs(leads) < ROUNDING_TOLERANCE, 0.0, leads)
-    low, high = _rate_interval(rate, residuals[present])
+    low, high = _compute_rate_interval(rate, residuals[present])
     return Duel(
         metric=outcomes.metric,
         skill=outcomes.skill,
@@ -313,11 +358,11 @@ def _make_duel(outcomes: _Outcomes, pair: int, rate: float, residuals: Floats) -
         win_rate=rate,
         n=len(leads),
         differing=int((leads != 0).sum()),
+        test="sign-flip test",
     )
 
 
-def _rate_interval(rate: float, residuals: Floats) -> Interval:
-    """Return the interval of a win rate; undefined for fewer than MIN_PROMPTS prompts."""
+def _compute_rate_interval(rate: float, residuals: Floats) -> Interval:
     return share_interval(rate, residuals) if len(residuals) >= MIN_PROMPTS else Interval(math.nan, math.nan)
 
 
@@ -344,5 +389,7 @@ def _find_strengths(
     )
     columns = zip(members.tolist(), *(column.tolist() for column in found), strict=True)
     strengths = {generators[code]: Strength(value, Interval(low, high)) for code, value, low, high in columns}
-    why = f"No strength: {names(outside)}, winning or losing every comparison with the others." if outside else ""
+    why = (
+        f"No strength: {format_names(outside)}, winning or losing every comparison with the others." if outside else ""
+    )
     return dict(sorted(strengths.items(), key=lambda item: -item[1].value)), why

@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from plumbline.operators.base.sentences import format_names
 from plumbline.operators.base.spilled import ALL_ROWS, SpilledColumns
 from plumbline.operators.images.generation_settings import (
     Difference,
@@ -68,6 +69,10 @@ clear wins, but each winner also loses clearly to another generator.
 """
 
 
+Test = Literal["signed-rank test", "sign-flip test"]
+"""Test of whether two generators differ: Wilcoxon's of scores, or the sign-flip test of choices between images."""
+
+
 class LeaderboardRow(NamedTuple):
     """One generator's mean on one metric and skill, with its interval, rank and tie group."""
 
@@ -100,8 +105,8 @@ class LeaderboardRow(NamedTuple):
         return self.direction * self.mean
 
     @property
-    def ends(self) -> tuple[float, float]:
-        """Ends of the mean's interval, for a chart; without an interval, both are the mean."""
+    def interval_ends(self) -> tuple[float, float]:
+        """Both ends of the mean's interval; the mean twice if there is no interval, so that charts can draw it."""
         return (self.low, self.high) if math.isfinite(self.low) else (self.mean, self.mean)
 
 
@@ -147,13 +152,14 @@ class Duel(NamedTuple):
     """Generation settings that differ. If there are any, neither generator is called better, and the pair does not
     count in the correction.
     """
+    test: Test = "signed-rank test"
 
     @property
     def favoured(self) -> str:
         """The generator that the signed ranks favour, even if the difference is not clear."""
         return self.generator_a if self.effect > 0 else self.generator_b
 
-    def prompts_needed(self, comparisons: int) -> int:
+    def estimate_prompts_needed(self, comparisons: int) -> int:
         """Estimate how many prompts are needed to show this difference, if it is real, as one of several comparisons.
 
         The result is always greater than the number of prompts that were compared.
@@ -205,7 +211,7 @@ class Board(NamedTuple):
     @property
     def n_possible_pairs(self) -> int:
         """Number of comparisons that there would be if every generator had a score for every prompt."""
-        scored = list_generator_names(self.scored_rows())
+        scored = list_generator_names(self.list_scored_rows())
         every = math.comb(len(scored), 2) if not self.baseline else len({*scored} - {self.baseline})
         return every - len(self.unlike)
 
@@ -226,7 +232,7 @@ class Board(NamedTuple):
 
     @property
     def outcome(self) -> Outcome:
-        scored, leaders = self.scored_rows(), self.leaders()
+        scored, leaders = self.list_scored_rows(), self.list_leaders()
         if len(scored) < 2:
             return "one scored" if scored else "nothing scored"
         if not self.duels:
@@ -235,25 +241,25 @@ class Board(NamedTuple):
             return "too few prompts"
         if not leaders:
             return "no leader" if self.has_clear_difference else "no difference"
-        if self.best_row() is not None:
+        if self.find_best_row() is not None:
             return "best"
         return "one leads" if len(leaders) == 1 else "several lead"
 
-    def clearest_duel(self) -> Duel | None:
+    def find_clearest_duel(self) -> Duel | None:
         """Return the duel with the smallest p-value, significant or not; None if no pair differs."""
         differing = [duel for duel in self.duels if duel.effect]
         return min(differing, key=lambda duel: (duel.p_value, -abs(duel.effect)), default=None)
 
-    def scored_rows(self) -> list[LeaderboardRow]:
+    def list_scored_rows(self) -> list[LeaderboardRow]:
         return [row for row in self.rows if row.n]
 
-    def better_than(self, generator: str) -> list[str]:
+    def list_clearly_better(self, generator: str) -> list[str]:
         return [str(duel.better) for duel in self.duels if duel.worse == generator]
 
-    def worse_than(self, generator: str) -> list[str]:
+    def list_clearly_worse(self, generator: str) -> list[str]:
         return [str(duel.worse) for duel in self.duels if duel.better == generator]
 
-    def not_compared_with(self, generator: str) -> list[str]:
+    def list_uncomparable(self, generator: str) -> list[str]:
         """Return the generators that are not compared with `generator` because their settings differ."""
         pairs = [(duel.generator_a, duel.generator_b) for duel in self.unlike]
         return [b if a == generator else a for a, b in pairs if generator in (a, b)]
@@ -263,55 +269,58 @@ class Board(NamedTuple):
         """Return the end of a sentence that states why no generators were compared."""
         return "their settings differ." if self.unlike else "no two have scores for the same prompt."
 
-    def tied_with(self, generator: str) -> list[str]:
+    def list_tied(self, generator: str) -> list[str]:
         """Return the scored generators that do not differ clearly from `generator`, best mean first.
 
         With a baseline, only pairs that include the baseline count.
         """
         apart = {
             generator,
-            *self.better_than(generator),
-            *self.worse_than(generator),
-            *self.not_compared_with(generator),
+            *self.list_clearly_better(generator),
+            *self.list_clearly_worse(generator),
+            *self.list_uncomparable(generator),
         }
-        others = [name for name in list_generator_names(self.scored_rows()) if name not in apart]
+        others = [name for name in list_generator_names(self.list_scored_rows()) if name not in apart]
         return others if self.baseline in ("", generator) else [name for name in others if name == self.baseline]
 
-    def unbeaten_rows(self) -> list[LeaderboardRow]:
+    def list_unbeaten_rows(self) -> list[LeaderboardRow]:
         """Return the rows of the scored generators that lose no duel clearly, best mean first."""
         worse = {duel.worse for duel in self.duels}
-        return [row for row in self.scored_rows() if row.generator not in worse]
+        return [row for row in self.list_scored_rows() if row.generator not in worse]
 
-    def leaders(self) -> list[LeaderboardRow]:
+    def list_leaders(self) -> list[LeaderboardRow]:
         """Return the leaders' rows: the unbeaten rows with the most clear wins, if there are any clear wins."""
-        unbeaten, wins = self.unbeaten_rows(), Counter(duel.better for duel in self.duels)
+        unbeaten, wins = self.list_unbeaten_rows(), Counter(duel.better for duel in self.duels)
         most = max((wins[row.generator] for row in unbeaten), default=0)
         return [row for row in unbeaten if wins[row.generator] == most > 0]
 
-    def close_rows(self) -> list[LeaderboardRow]:
-        """Return the rows of the generators that do not differ clearly from any leader, best mean first."""
-        leaders = list_generator_names(self.leaders())
-        tied = [set(self.tied_with(leader)) for leader in leaders]
+    def list_close_rows(self) -> list[LeaderboardRow]:
+        """Return the rows of the generators that differ clearly from none of the leaders, best mean first."""
+        leaders = list_generator_names(self.list_leaders())
+        tied = [set(self.list_tied(leader)) for leader in leaders]
         common = set.intersection(*tied) - set(leaders) if tied else set()
-        return [row for row in self.scored_rows() if row.generator in common]
+        return [row for row in self.list_scored_rows() if row.generator in common]
 
-    def highlighted_generators(self) -> frozenset[str]:
-        """Return the leaders and the generators of `close_rows`; empty if these are all generators.
+    def find_highlighted_generators(self) -> frozenset[str]:
+        """Return the leaders and the generators of `list_close_rows`; empty if these are all scored generators.
 
         With a baseline, return the generators that are clearly better than the baseline.
         """
         if self.baseline:
-            return frozenset(self.better_than(self.baseline))
-        first = frozenset(list_generator_names((*self.leaders(), *self.close_rows())))
-        return first if len(first) < len(self.scored_rows()) else frozenset()
+            return frozenset(self.list_clearly_better(self.baseline))
+        first = frozenset(list_generator_names((*self.list_leaders(), *self.list_close_rows())))
+        return first if len(first) < len(self.list_scored_rows()) else frozenset()
 
-    def best_row(self) -> LeaderboardRow | None:
+    def find_best_row(self) -> LeaderboardRow | None:
         """Return the row of the generator that is clearly better than every other generator, or None."""
-        others = len(self.scored_rows()) - 1
-        return next((first for first in self.leaders() if 0 < others == len(self.worse_than(first.generator))), None)
+        others = len(self.list_scored_rows()) - 1
+        return next(
+            (first for first in self.list_leaders() if 0 < others == len(self.list_clearly_worse(first.generator))),
+            None,
+        )
 
     def leave_out(self, generator: str) -> "Board":
-        """Return the leaderboard without a generator, as if that generator had not been compared."""
+        """Return the leaderboard without the row and the duels of a generator; the others do not change."""
         duels = tuple(duel for duel in self.duels if generator not in (duel.generator_a, duel.generator_b))
         return self._replace(rows=tuple(row for row in self.rows if row.generator != generator), duels=duels)
 
@@ -336,6 +345,15 @@ def build_boards(
         key: Board(*key, tuple(sorted(own, key=make_rank_key)), tuple(compared[key]), baseline, tuple(unlike[key]))
         for key, own in ranked.items()
     }
+
+
+def describe_tests(duels: Iterable[Duel]) -> str:
+    """Return the test of the duels; if there are two, as in `signed-rank test (sign-flip test for pairwise)`."""
+    metrics_of: dict[Test, dict[str, None]] = {}
+    for duel in sorted(duels, key=lambda duel: duel.test, reverse=True):  # the signed-rank test first
+        metrics_of.setdefault(duel.test, {})[duel.metric] = None
+    first, *others = metrics_of or [Duel._field_defaults["test"]]
+    return "".join([first, *(f" ({test} for {format_names(list(metrics_of[test]))})" for test in others)])
 
 
 def describe_not_compared(duels: Iterable[Duel]) -> list[str]:
@@ -411,7 +429,7 @@ class PromptMeans:
         """Return a generator's means for all prompts or for a slice of them."""
         return self._columns.read(self._column_of[generator], part)
 
-    def pairs(self, baseline: str = "") -> list[tuple[str, str]]:
+    def list_pairs(self, baseline: str = "") -> list[tuple[str, str]]:
         """Return all pairs of generators or, with a baseline, only the pairs that include the baseline."""
         return [pair for pair in combinations(self.generators, 2) if not baseline or baseline in pair]
 
@@ -447,10 +465,10 @@ def compare_generators(
     If the `settings` of two generators differ, neither is called better.
     """
     towards = get_direction(metric, lower_is_better)
-    pairs = means.pairs(baseline)
+    pairs = means.list_pairs(baseline)
     if not pairs:
         return []
-    masks = dict(skills.each(means.prompts))
+    masks = dict(skills.iterate_masks(means.prompts))
     tests: dict[str, list[SignedRank]] = {skill: [] for skill in masks}
     for a, b in pairs:
         of_a, of_b = means.read(a), means.read(b)
@@ -487,18 +505,18 @@ def decide_duels(
 ) -> list[Duel]:
     """Return the duels with p-values corrected within each family (Holm 1979), and with the better generator.
 
-    Duels of generators with different settings remain undecided.
+    Duels of generators with different settings are undecided.
     """
     families = defaultdict[Hashable, list[int]](list)
     for number, duel in enumerate(duels):
         if not duel.unlike:
             families[family(duel)].append(number)
-    decided = list(duels)
+    decided = [duel._replace(better=None, p_holm=math.nan) for duel in duels]
     for numbers in families.values():
         corrected = holm([duels[number].p_value for number in numbers])
         for number, p_holm in zip(numbers, corrected, strict=True):
-            duel = duels[number]._replace(p_holm=p_holm)
-            decided[number] = duel._replace(better=duel.favoured if p_holm < SIGNIFICANCE_LEVEL else None)
+            better = duels[number].favoured if p_holm < SIGNIFICANCE_LEVEL else None
+            decided[number] = duels[number]._replace(better=better, p_holm=p_holm)
     return decided
 
 
@@ -542,7 +560,7 @@ def compute_bradley_terry(metric: str, means: PromptMeans, lower_is_better: Cont
     match, which the better score wins. Each pair of generators gets an extra match that counts as a draw, so that even
     a generator that never wins has a rating. A metric's ratings have mean 0.
     """
-    towards, names, pairs = get_direction(metric, lower_is_better), means.generators, means.pairs()
+    towards, names, pairs = get_direction(metric, lower_is_better), means.generators, means.list_pairs()
     if not pairs:
         return {}
     wins, counts = np.zeros(len(pairs)), np.zeros(len(pairs))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.statistics.agreement import STATISTICS
-from plumbline.operators.statistics.bootstrap import MIN_DIFFERING_PROMPTS, UNDEFINED, Interval
+from plumbline.operators.statistics.bootstrap import MIN_DIFFERING_PROMPTS, UNDEFINED_INTERVAL, Interval
 from plumbline.operators.statistics.confidence_levels import CONFIDENCE_QUANTILE
 
 Floats = NDArray[np.float64]
@@ -38,7 +38,7 @@ def correlate_metrics(scores: RunScores, metrics: Sequence[str]) -> Iterator[Cor
     for metric, other in combinations(metrics, 2):
         sides = scores.select_rows(metric).select_scored(), scores.select_rows(other).select_scored()
         for code, generator in enumerate(scores.generators):
-            a, b = (columns.where(columns.generator == code) for columns in sides)
+            a, b = (columns.select(columns.generator == code) for columns in sides)
             _, rows_a, rows_b = np.intersect1d(a.image, b.image, return_indices=True)
             prompts = len(np.unique(a.prompt[rows_a]))
             yield correlate_values(metric, other, "metric", generator, a.score[rows_a], b.score[rows_b], prompts)
@@ -49,11 +49,13 @@ def correlate_values(
 ) -> Correlation:
     """Return the correlation of the values `a` and `b` of each image or prompt; `prompts` is the number of prompts."""
     rho = STATISTICS["spearman"](b, a)
-    interval = compute_spearman_interval(rho, prompts) if _varies(a) and _varies(b) else UNDEFINED
+    interval = (
+        compute_spearman_interval(rho, prompts) if _varies_enough(a) and _varies_enough(b) else UNDEFINED_INTERVAL
+    )
     return Correlation(metric, other, kind, generator, rho, *interval, len(a))
 
 
-def _varies(values: Floats) -> bool:
+def _varies_enough(values: Floats) -> bool:
     """Return True if enough values differ from the most common value to compute an interval."""
     counts = np.unique(values, return_counts=True)[1]
     return len(values) - int(counts.max(initial=0)) >= MIN_DIFFERING_PROMPTS
@@ -67,6 +69,6 @@ def compute_spearman_interval(rho: float, n: int) -> Interval:
     is the number of prompts.
     """
     if not math.isfinite(rho) or n < 4 or abs(rho) >= 1:
-        return UNDEFINED
+        return UNDEFINED_INTERVAL
     centre, reach = math.atanh(rho), CONFIDENCE_QUANTILE * math.sqrt((1 + rho**2 / 2) / (n - 3))
     return Interval(math.tanh(centre - reach), math.tanh(centre + reach))

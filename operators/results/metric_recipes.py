@@ -31,14 +31,14 @@ def read_recipe(manifest: Mapping[str, Any], metric: str) -> Recipe:
         },
         "stages": manifest.get("stages", {}).get(metric, {}),
     }
-    return {path: str(value) for path, value in _flatten(parts) if value is not None}
+    return {path: str(value) for path, value in _flatten_mapping(parts) if value is not None}
 
 
-def _flatten(parts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten_mapping(parts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield a path, such as `models.vqa.checkpoint`, and the value there, for each value in a nested mapping."""
     for name, value in parts.items():
         if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{name}.")
+            yield from _flatten_mapping(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
 

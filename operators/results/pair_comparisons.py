@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from plumbline.operators.base import rows, schemas
-from plumbline.operators.base.sentences import plural
+from plumbline.operators.base.sentences import format_quantity
 
 NO_ANSWER: Mapping[str, Any] = dict.fromkeys(["choice", "p_first", "reason"])
 
@@ -61,8 +61,8 @@ def describe_comparisons(compared: pa.Table, metric: str) -> str:
     own = compared.filter(pc.equal(compared.column("metric"), metric))
     answered = own.filter(pc.is_null(own.column("error")))
     failed = (len(own) - len(answered)) // 2
-    text = f"{metric}: {plural(len(own) // 2, 'pair')} compared in both orders"
+    text = f"{metric}: {format_quantity(len(own) // 2, 'pair')} compared in both orders"
     if len(answered):
         p_first = pc.mean(answered.column("p_first")).as_py()
         text += f"; the image shown first is better with a mean probability of {p_first:.2f}"
-    return text + (f"; {plural(failed, 'pair')} failed" if failed else "")
+    return text + (f"; {format_quantity(failed, 'pair')} failed" if failed else "")

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from plumbline.operators.base import rows, schemas
-from plumbline.operators.base.sentences import number
+from plumbline.operators.base.sentences import format_number
 from plumbline.operators.metrics.metric import get_direction
 from plumbline.operators.statistics.percentiles import compute_percentile_rank
 
@@ -41,7 +41,7 @@ SKETCH_QUANTILES = (np.arange(MAX_KEPT_VALUES) + 0.5) / MAX_KEPT_VALUES
 
 
 def combine_sketches(sketches: Sequence[Sketch]) -> Sketch:
-    """Return one sketch of the scores that these sketches (at least one) summarise together."""
+    """Return one sketch of all scores that the given sketches (at least one) summarise."""
     n = sum(part.n for part in sketches)
     values = np.concatenate([part.values for part in sketches])
     if n <= MAX_KEPT_VALUES:
@@ -97,7 +97,7 @@ class ScoreLocation(NamedTuple):
 
 
 class UsualScores:
-    """Scores that a store has for all images of a benchmark, by metric, to which a new score is compared."""
+    """Sketches of all scores that a store has for a benchmark, by metric, for comparison with a new score."""
 
     def __init__(
         self, benchmark: str, sketches: Mapping[SketchKey, Sketch], lower_is_better: frozenset[str], left_out: int = 0
@@ -126,7 +126,7 @@ class UsualScores:
         if location is None:
             return ""
         among = f"{location.images:,} images scored so far on {self.benchmark}"
-        return f"{number(score)} has percentile rank {location.rank:.0%} among the {among}"
+        return f"{format_number(score)} has percentile rank {location.rank:.0%} among the {among}"
 
 
 NO_USUAL_SCORES = UsualScores("", {}, frozenset())

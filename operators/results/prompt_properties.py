@@ -9,7 +9,7 @@ from typing import NamedTuple
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.results.question_quality import find_content_words
 
-Property = Callable[[str], float]
+PromptProperty = Callable[[str], float]
 """Function that returns a number for a text, or nan if it is undefined."""
 
 _WORD_PATTERN = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
@@ -70,7 +70,7 @@ class ParseProperties(NamedTuple):
     """Number of distinct entities (Gecko, B.4.11): nouns and names that are not part of another name."""
 
 
-PARTS_OF_NAMES = ("compound", "flat", "fixed")
+NAME_PART_RELATIONS = ("compound", "flat", "fixed")
 """Dependency relations of nouns that are part of another noun, such as `soccer` in `soccer ball`."""
 
 
@@ -80,7 +80,7 @@ def measure_parse(words: Sequence[ParsedWord]) -> ParseProperties:
     nouns = {
         word.lemma.casefold()
         for word in words
-        if word.part_of_speech in ("NOUN", "PROPN") and word.relation not in PARTS_OF_NAMES
+        if word.part_of_speech in ("NOUN", "PROPN") and word.relation not in NAME_PART_RELATIONS
     }
     return ParseProperties(measure_depth(heads), measure_central_depth(heads), float(len(nouns)) if words else math.nan)
 
@@ -90,7 +90,7 @@ def measure_depth(heads: Sequence[int]) -> float:
 
     A root is its own head. The result is nan if there are no words.
     """
-    return float(max((_measure_distance(heads, word) for word in range(len(heads))), default=math.nan))
+    return float(max((_measure_distance_to_root(heads, word) for word in range(len(heads))), default=math.nan))
 
 
 def measure_central_depth(heads: Sequence[int]) -> float:
@@ -100,7 +100,7 @@ def measure_central_depth(heads: Sequence[int]) -> float:
     continues on the opposite side. The result is the larger of the root's two depths.
     """
     left, right = [0] * len(heads), [0] * len(heads)
-    for word in sorted(range(len(heads)), key=lambda word: -_measure_distance(heads, word)):
+    for word in sorted(range(len(heads)), key=lambda word: -_measure_distance_to_root(heads, word)):
         head = heads[word]
         if word < head:
             left[head] = max(left[head], right[word] + 1)
@@ -110,7 +110,7 @@ def measure_central_depth(heads: Sequence[int]) -> float:
     return float(max(roots, default=math.nan))
 
 
-def _measure_distance(heads: Sequence[int], word: int) -> int:
+def _measure_distance_to_root(heads: Sequence[int], word: int) -> int:
     steps = 0
     while heads[word] != word and steps < len(heads):
         word, steps = heads[word], steps + 1
@@ -120,13 +120,13 @@ def _measure_distance(heads: Sequence[int], word: int) -> int:
 Parser = Callable[[str], ParseProperties]
 
 
-def list_properties(others: Mapping[str, Property], parse: Parser | None = None) -> dict[str, Property]:
+def list_properties(others: Mapping[str, PromptProperty], parse: Parser | None = None) -> dict[str, PromptProperty]:
     """Return functions that measure a prompt, by name: length, grade, `others` and, with a parser, ParseProperties."""
 
-    def measure(parse: Parser, name: str, text: str) -> float:
+    def measure_property(parse: Parser, name: str, text: str) -> float:
         return float(getattr(parse(text), name))
 
-    parsed = {} if parse is None else {name: partial(measure, parse, name) for name in ParseProperties._fields}
+    parsed = {} if parse is None else {name: partial(measure_property, parse, name) for name in ParseProperties._fields}
     return {"length": measure_length, "grade": measure_grade, **parsed, **others}
 
 
@@ -145,7 +145,9 @@ def open_parser(name: str, option: str = "parser") -> Parser:
         raise ConfigError(f"{option}={name}: this spaCy pipeline is not installed; run python -m spacy download {name}")
     pipeline = spacy.load(name, exclude=["ner"])
     if "parser" not in pipeline.pipe_names:
-        raise ConfigError(f"{option}={name}: the pipeline has no parser; use another, such as en_core_web_sm")
+        raise ConfigError(
+            f"{option}={name}: this spaCy pipeline has no parser; use one with a parser, such as en_core_web_sm"
+        )
 
     @lru_cache(maxsize=20_000)
     def parse(text: str) -> ParseProperties:

@@ -6,7 +6,7 @@ operators/report/changes.py applies this to two runs, and plugins/reward_server/
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from plumbline.operators.base.sentences import Sentence, names, number
+from plumbline.operators.base.sentences import Sentence, format_names, format_number
 from plumbline.operators.metrics.metric import Metric
 
 MIN_RELATIVE_CHANGE = 0.1
@@ -48,8 +48,8 @@ def find_suspicious(reward: Movement, others: Sequence[Movement], metrics: Mappi
 
 def describe_alarm(who: str, reward: Movement, moved: Sequence[Movement], test: str) -> Sentence:
     """Return a sentence about the suspicious movements of a generator, `who`; `test` names the significance test."""
-    means = {move: f"from {number(move.before)} to {number(move.after)}" for move in (reward, *moved)}
-    others = names([f"{move.metric} {'rose' if move.towards > 0 else 'fell'} {means[move]}" for move in moved])
+    means = {move: f"from {format_number(move.before)} to {format_number(move.after)}" for move in (reward, *moved)}
+    others = format_names([f"{move.metric} {'rose' if move.towards > 0 else 'fell'} {means[move]}" for move in moved])
     return Sentence(
         f"{who} may game {reward.metric}:",
         f"while {reward.metric} went {means[reward]}, {others} ({test}); look at its images.",

@@ -52,25 +52,25 @@ class ScoreColumns(NamedTuple):
     score: NDArray[np.float64]
     """Scores; nan for rows that failed."""
 
-    def where(self, chosen: NDArray[Any] | slice) -> "ScoreColumns":
+    def select(self, chosen: NDArray[Any] | slice) -> "ScoreColumns":
         """Return the rows selected by a mask, by indices or by a slice."""
         return ScoreColumns._make(column[chosen] for column in self)
 
     def select_scored(self) -> "ScoreColumns":
         """Return the rows that have a score, an image id and a prompt id."""
-        return self.where(np.isfinite(self.score) & (self.image != NO_ID_HASH))
+        return self.select(np.isfinite(self.score) & (self.image != NO_ID_HASH))
 
     def concatenate_with(self, others: "ScoreColumns") -> "ScoreColumns":
         """Return these rows, followed by the rows of `others`."""
         return ScoreColumns._make(np.concatenate([getattr(self, name), getattr(others, name)]) for name in self._fields)
 
-    def image_rows(self) -> list[tuple[int, int]]:
+    def list_image_rows(self) -> list[tuple[int, int]]:
         """Return an (image hash, row number) pair for each row."""
         return list(zip(self.image.tolist(), self.row.tolist(), strict=True))
 
 
 class PromptTexts(NamedTuple):
-    """Hashes of the texts of a run's prompts, with hashes of their ids to find them by."""
+    """Hashes of the texts of a run's prompts, sorted by the hashes of the prompts' ids."""
 
     prompts: Hashes
     """Hashes of the ids in ascending order."""
@@ -78,7 +78,7 @@ class PromptTexts(NamedTuple):
     """Hashes of the texts, in the order of `prompts`."""
 
     def find_texts(self, prompts: Hashes) -> Hashes:
-        """Return the text hash of each prompt, or NO_ID_HASH if the text is not known."""
+        """Return the hash of each prompt's text, given the hashes of the prompts' ids; NO_ID_HASH if it is unknown."""
         indices = find_sorted(prompts, self.prompts)
         return np.where(indices >= 0, np.append(self.texts, NO_ID_HASH)[indices], NO_ID_HASH)
 
@@ -111,7 +111,7 @@ class _Part(NamedTuple):
     """The rows of one part of a run's scores (about 32,000 rows), as arrays."""
 
     metrics: list[str]
-    """Metrics in order of appearance. The generators are in order of appearance too."""
+    """Metrics in order of appearance, like `generators`."""
     generators: list[str]
     metric: NDArray[np.int32]
     """Indices into `metrics`."""
@@ -124,8 +124,6 @@ class _Part(NamedTuple):
 
 
 class _PartTotals(NamedTuple):
-    """Totals of one part of a run's scores, such as numbers of rows, which stay in memory."""
-
     metrics: list[str]
     generators: list[str]
     rows: Mapping[tuple[str, str], int]
@@ -151,13 +149,12 @@ class _Parts:
     def __getstate__(self) -> dict[str, Any]:
         return {"read": self.read, "_kept": {}}
 
-    def each(self, numbers: Sequence[int]) -> Iterator[_Part]:
-        """Yield the parts with these numbers, reading a few of them concurrently."""
+    def iterate_parts(self, numbers: Sequence[int]) -> Iterator[_Part]:
         with ThreadPoolExecutor(PARTS_AT_ONCE) as pool:
             for first in range(0, len(numbers), PARTS_AT_ONCE):
-                yield from pool.map(self.load, numbers[first : first + PARTS_AT_ONCE])
+                yield from pool.map(self.load_part, numbers[first : first + PARTS_AT_ONCE])
 
-    def load(self, number: int) -> _Part:
+    def load_part(self, number: int) -> _Part:
         part = self._kept.get(number) or _make_part(self.read[number](READ_COLUMNS))
         if number < MAX_CACHED_PARTS:
             self._kept[number] = part
@@ -165,7 +162,7 @@ class _Parts:
 
 
 def _count_part(parts: _Parts, number: int) -> _PartTotals:
-    part = parts.load(number)
+    part = parts.load_part(number)
     shape = (len(part.metrics), len(part.generators))
     rows = np.bincount(part.metric * shape[1] + part.generator, minlength=math.prod(shape)).reshape(shape)
     truncated = np.bincount(part.metric[part.truncated], minlength=len(part.metrics))
@@ -221,7 +218,7 @@ class RunScores:
         """Metrics that have rows, in order of appearance."""
         self.generators = list(generators)
         """Generators that have rows, in order of appearance."""
-        self.prompts: Hashes = prompts.values()
+        self.prompts: Hashes = prompts.collect()
         """Hashes of all prompts in ascending order."""
         self.truncated: Mapping[str, int] = {name: truncated[name] for name in self.metrics if truncated[name]}
         """Number of rows that were scored on a truncated prompt, for each metric that has such rows."""
@@ -244,7 +241,7 @@ class RunScores:
         known._texts = texts
         return known
 
-    def shared_prompts(self, other: "RunScores") -> SharedPrompts:
+    def find_shared_prompts(self, other: "RunScores") -> SharedPrompts:
         """Return the prompts that can be compared with another run; prompts whose text was edited are excluded."""
         prompts = np.intersect1d(self.prompts, other.prompts, assume_unique=True)
         if self._texts is None or other._texts is None:
@@ -267,7 +264,7 @@ class RunScores:
         chosen = {}
         for metric, of_metric in columns.items():
             order = np.argsort(of_metric.image, kind="stable")
-            chosen[metric] = of_metric.where(order[np.searchsorted(of_metric.image, images, sorter=order)])
+            chosen[metric] = of_metric.select(order[np.searchsorted(of_metric.image, images, sorter=order)])
         return chosen[metrics[0]], {metric: of_metric.score for metric, of_metric in chosen.items()}
 
     def select_rows(self, metric: str, generator: str | None = None) -> ScoreColumns:
@@ -286,7 +283,7 @@ class RunScores:
             score=np.empty(sum(sizes), np.float64),
         )
         end = 0
-        for number, part in zip(numbers, self._parts.each(numbers), strict=True):
+        for number, part in zip(numbers, self._parts.iterate_parts(numbers), strict=True):
             chosen = np.flatnonzero(part.metric == part.metrics.index(metric))
             if generator is not None:
                 chosen = chosen[part.generator[chosen] == part.generators.index(generator)]
@@ -301,7 +298,7 @@ class RunScores:
     def iterate_generators(self, metric: str) -> Iterator[tuple[str, ScoreColumns]]:
         return ((generator, self.select_rows(metric, generator)) for generator in self.generators)
 
-    def ids(self, rows: Sequence[int]) -> list[RowIds]:
+    def read_ids(self, rows: Sequence[int]) -> list[RowIds]:
         """Return the ids of the rows with these row numbers, in the same order."""
         numbers = np.searchsorted(self._first_rows, rows, side="right") - 1
         known: dict[int, RowIds] = {}
@@ -313,8 +310,8 @@ class RunScores:
 
 
 def _make_part(table: pa.Table) -> _Part:
-    generators, generator = _encode(table.column("generator"))
-    metrics, metric = _encode(table.column("metric"))
+    generators, generator = _encode_names(table.column("generator"))
+    metrics, metric = _encode_names(table.column("metric"))
     prompt = _hash_column(table.column("prompt_id"))
     image = _hash_column(table.column("image_id"))
     named = (image != NO_ID_HASH) & (prompt != NO_ID_HASH)
@@ -338,8 +335,7 @@ def mix_ids(image: Hashes, prompt: Hashes, generator: Hashes) -> Hashes:
     return np.asarray(mixed ^ (mixed >> np.uint64(32)))
 
 
-def _encode(column: pa.ChunkedArray) -> tuple[list[str], NDArray[np.int32]]:
-    """Return the distinct names in order of appearance, and the index of each row's name."""
+def _encode_names(column: pa.ChunkedArray) -> tuple[list[str], NDArray[np.int32]]:
     plain = column.combine_chunks()
     encoded = plain if pa.types.is_dictionary(plain.type) else plain.dictionary_encode()
     own, indices = encoded.dictionary.to_pylist(), pc.unique(encoded.indices).to_pylist()
@@ -373,12 +369,12 @@ class _DistinctHashes:
         self._new.append(hashes)
         self._n_new += len(hashes)
         if self._n_new > len(self._known) + MIN_COLLECTED_HASHES:
-            self._merge()
+            self._remove_duplicates()
 
-    def _merge(self) -> None:
+    def _remove_duplicates(self) -> None:
         known = np.unique(np.concatenate([self._known, *self._new]))
         self._known, self._new, self._n_new = known[known != NO_ID_HASH], [], 0
 
-    def values(self) -> Hashes:
-        self._merge()
+    def collect(self) -> Hashes:
+        self._remove_duplicates()
         return self._known

@@ -31,7 +31,7 @@ TALLIES_SCHEMA = pa.schema(
 
 
 class Skills:
-    """Skills of all prompts, stored in 12 bytes per prompt and shared by any number of tallies and comparisons.
+    """Skills of all prompts in 12 bytes per prompt; tallies and comparisons share one such object.
 
     Every prompt has the skill `overall`. A prompt whose skills are unknown has no other skill.
     """
@@ -53,11 +53,10 @@ class Skills:
         self._member = np.array([[name == OVERALL or name in of_set for name in self.names] for of_set in sets])
 
     def __len__(self) -> int:
-        """Return the number of known prompts."""
         return len(self._prompts)
 
     def _find_set_numbers(self, prompts: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """Return the index of each prompt's set of skills; unknown prompts have index 0, the empty set."""
+        """Return the index of each prompt's set of skills; for an unknown prompt 0, the index of the empty set."""
         if not len(self):
             return np.zeros(len(prompts), np.int32)
         indices = np.minimum(np.searchsorted(self._prompts, prompts), len(self) - 1)
@@ -67,8 +66,8 @@ class Skills:
         """Return a matrix (prompts, skills) with 1 if the prompt, given by its hash, has the skill, and 0 otherwise."""
         return self._member[self._find_set_numbers(prompts)].astype(np.float64)
 
-    def each(self, prompts: NDArray[np.uint64]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-        """Yield each skill, starting with `overall`, with a mask of the prompts (hashes) that have it."""
+    def iterate_masks(self, prompts: NDArray[np.uint64]) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+        """Yield (skill, mask of the prompts with this skill), given the prompts' hashes; `overall` comes first."""
         numbers = self._find_set_numbers(prompts)
         for column, name in enumerate(self.names):
             yield name, self._member[:, column][numbers]
@@ -109,7 +108,7 @@ class ScoreSums:
 
 
 class Tally:
-    """Sums of scores that arrive in parts, in any order. The tallies of parts can be stored and merged.
+    """Sums of scores by metric, generator and skill, built from parts in any order; tallies can be stored and merged.
 
     A null score counts in `n_null` but not in the mean; coverage = n / (n + n_null). Intervals come from a Poisson
     bootstrap over prompts, and do not depend on how the rows are divided into parts.
@@ -152,7 +151,7 @@ class Tally:
                 columns[name][indices] = stored
             self.merge({(str(generator), str(metric)): ScoreSums(**columns)})
 
-    def summary(self) -> pa.Table:
+    def make_summary(self) -> pa.Table:
         """Return the summary (schema SUMMARY), highest overall mean first within each metric, omitting empty skills."""
         tables, skills = [], self.skills.names
         for (generator, metric), sums in self.sums.items():
@@ -177,8 +176,8 @@ class Tally:
         return sort_best_first(pa.concat_tables(tables)) if tables else schemas.SUMMARY.empty_table()
 
 
-def count_each(tables: Sequence[pa.Table], skills: Skills) -> list[Tally]:
-    """Return a tally for each table with the columns generator, metric, prompt_id and score.
+def tally_tables(tables: Sequence[pa.Table], skills: Skills) -> list[Tally]:
+    """Return a tally of each table; the tables must have the columns generator, metric, prompt_id and score.
 
     Tables with the same prompts share the bootstrap's weights, because drawing the weights takes most of the time.
     """
@@ -204,8 +203,6 @@ def count_each(tables: Sequence[pa.Table], skills: Skills) -> list[Tally]:
 
 
 class _Prompts(NamedTuple):
-    """The prompts of a table's rows, with their hashes and skills."""
-
     column: pa.ChunkedArray
     """The prompt_id of each row."""
     codes: NDArray[np.int32]
@@ -239,14 +236,14 @@ def _sum_scores(scores: pa.ChunkedArray, prompts: _Prompts) -> tuple[ScoreSums, 
     codes_scored, values = codes[scored], values[scored]
     n = np.bincount(codes_scored, minlength=len(hashes)).astype(np.float64)
     total = compute_sums_in_any_order(values, codes_scored, len(hashes))
-    own_mean = _divide(total, n)
+    own_mean = _divide_or_zero(total, n)
     own_squares = compute_sums_in_any_order((values - own_mean[codes_scored]) ** 2, codes_scored, len(hashes))
     n_of_skill = member.T @ n
-    mean = _divide(member.T @ total, n_of_skill)
+    mean = _divide_or_zero(member.T @ total, n_of_skill)
     apart = (own_mean[:, None] - mean[None, :]) ** 2 * n[:, None] + own_squares[:, None]
     each = np.stack([total, n], axis=1)
 
-    def read(part: slice) -> Floats:
+    def read_values(part: slice) -> Floats:
         return (each[part, :, None] * member[part, None, :]).reshape(-1, 2 * member.shape[1])
 
     sums = ScoreSums(
@@ -257,11 +254,10 @@ def _sum_scores(scores: pa.ChunkedArray, prompts: _Prompts) -> tuple[ScoreSums, 
         totals=np.zeros(0),
         counts=np.zeros(0),
     )
-    return sums, read
+    return sums, read_values
 
 
-def _divide(total: Floats, n: Floats) -> Floats:
-    """Return total / n for each element, or 0 if n is 0."""
+def _divide_or_zero(total: Floats, n: Floats) -> Floats:
     return np.divide(total, n, out=np.zeros_like(total), where=n > 0)
 
 

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator
 
 from plumbline.operators.base.bounds import BoundsChecked
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.base.sentences import names
+from plumbline.operators.base.sentences import format_names
 from plumbline.operators.metrics.metric import Metric, get_direction
 from plumbline.operators.rewards.values import MAX_TIE_FRACTION, Codes, Floats, measure_noise
 
@@ -20,13 +20,13 @@ MAX_WEIGHT = 1e6
 MAX_PRODUCT = 1e300
 
 Unit = Literal["score", "z_score", "noise"]
-Join = Literal["sum", "min", "product"]
-Clip = tuple[float, float]
+CombinationRule = Literal["sum", "min", "product"]
+ClipBounds = tuple[float, float]
 """Lower and upper bound of a value."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Combination(BoundsChecked):
+class RewardConfig(BoundsChecked):
     """Options of a reward that combines metrics. If lower scores of a metric are better, they are negated first."""
 
     section: ClassVar[str] = "reward."
@@ -36,10 +36,10 @@ class Combination(BoundsChecked):
     """`score`: the metric's own unit; `z_score`: (score - mean) / standard deviation over the images of a baseline;
     `noise`: (score - mean) / the baseline's pooled standard deviation within a prompt.
     """
-    join: Join = "sum"
-    clip_parts: Clip | None = None
+    join: CombinationRule = "sum"
+    clip_parts: ClipBounds | None = None
     """Bounds for each metric's value, applied after conversion to the unit and before weighting."""
-    clip: Clip | None = None
+    clip: ClipBounds | None = None
     """Bounds for the reward."""
 
     def __post_init__(self) -> None:
@@ -60,7 +60,7 @@ class Combination(BoundsChecked):
         if low < 0:
             raise ConfigError(
                 "reward.join=product: expected clip_parts=[LOW, HIGH] with LOW of 0 or more, because the product of "
-                "two negative values would be a good reward"
+                "two negative values would be positive"
             )
         if sum(self.weights.values()) * math.log(max(high, 1.0)) > math.log(MAX_PRODUCT):
             raise ConfigError(
@@ -90,24 +90,24 @@ class Combination(BoundsChecked):
             raise ConfigError(f"metrics.{REWARD_NAME}: a combined reward has this name; rename the metric")
 
 
-def _expand(expression: Any) -> Any:
+def _expand_reward(expression: Any) -> Any:
     if isinstance(expression, str):
         return {"weights": {expression: 1.0}}
     if isinstance(expression, Mapping):
         return expression if isinstance(expression.get("weights"), Mapping) else {"weights": expression}
-    if expression is None or isinstance(expression, Combination):
+    if expression is None or isinstance(expression, RewardConfig):
         return expression
     raise ConfigError(
         f"reward: expected a metric's name or weights by name, such as {{vqascore: 1, hpsv3: 0.5}}, got {expression!r}"
     )
 
 
-AnyReward = Annotated[Combination | None, BeforeValidator(_expand)]
+AnyReward = Annotated[RewardConfig | None, BeforeValidator(_expand_reward)]
 """A reward as written in a configuration: NAME, {NAME: WEIGHT, ...} or {weights: {NAME: WEIGHT, ...}, unit: ...}."""
 
 
-class Scale(NamedTuple):
-    """Mean and spread that define a metric's unit: a score becomes (score - mean) / spread."""
+class UnitScale(NamedTuple):
+    """Mean and spread of a metric's scores; as a unit, a score becomes (score - mean) / spread."""
 
     mean: float = 0.0
     spread: float = 1.0
@@ -120,7 +120,7 @@ class Reward:
     return exactly the same number.
     """
 
-    def __init__(self, config: Combination, lower_is_better: frozenset[str], scales: Mapping[str, Scale]) -> None:
+    def __init__(self, config: RewardConfig, lower_is_better: frozenset[str], scales: Mapping[str, UnitScale]) -> None:
         """Set up the reward.
 
         Args:
@@ -131,17 +131,17 @@ class Reward:
         self.config, self.scales = config, scales
         self.parts = tuple(sorted(config.weights))
         self._conversions = [
-            (get_direction(name, lower_is_better), scales.get(name, Scale()), config.weights[name])
+            (get_direction(name, lower_is_better), scales.get(name, UnitScale()), config.weights[name])
             for name in self.parts
         ]
 
     def __call__(self, scores: Sequence[float]) -> float:
         """Return an image's reward, given its scores in the order of `parts`."""
         parts = (
-            (_clip(sign * ((score - scale.mean) / scale.spread), self.config.clip_parts), weight)
+            (_clip_value(sign * ((score - scale.mean) / scale.spread), self.config.clip_parts), weight)
             for score, (sign, scale, weight) in zip(scores, self._conversions, strict=True)
         )
-        return _clip(_JOIN_FUNCTIONS[self.config.join](parts), self.config.clip)
+        return _clip_value(_JOIN_FUNCTIONS[self.config.join](parts), self.config.clip)
 
     def compute_all(self, scores: Mapping[str, Floats]) -> Floats:
         """Return the reward of each image (n,); nan if a score is missing."""
@@ -153,7 +153,7 @@ class Reward:
         return asdict(self.config) | {"scales": {name: scale._asdict() for name, scale in self.scales.items()}}
 
 
-def _clip(value: float, bounds: Clip | None) -> float:
+def _clip_value(value: float, bounds: ClipBounds | None) -> float:
     return value if bounds is None else min(max(value, bounds[0]), bounds[1])
 
 
@@ -164,7 +164,7 @@ _JOIN_FUNCTIONS: Mapping[str, Callable[[Iterator[tuple[float, float]]], float]] 
 }
 
 
-def compute_scales(scores: Mapping[str, Floats], prompts: Codes, unit: Unit, where: str) -> dict[str, Scale]:
+def compute_scales(scores: Mapping[str, Floats], prompts: Codes, unit: Unit, where: str) -> dict[str, UnitScale]:
     """Return the scale of each metric over the baseline images that have all scores; empty for the unit `score`.
 
     The result does not depend on the order of the images or the numbering of the prompts. `where` describes the images
@@ -177,7 +177,7 @@ def compute_scales(scores: Mapping[str, Floats], prompts: Codes, unit: Unit, whe
     for name, every in scores.items():
         values, codes = every[complete], prompts[complete]
         if not len(values):
-            scales[name] = Scale(spread=0.0)
+            scales[name] = UnitScale(spread=0.0)
             continue
         order = np.argsort(values)  # sums within a prompt must not depend on the order of the images
         values, codes = values[order], codes[order]
@@ -188,13 +188,13 @@ def compute_scales(scores: Mapping[str, Floats], prompts: Codes, unit: Unit, whe
             spread = math.sqrt(math.fsum((values - mean) ** 2) / len(values))
             if spread <= MAX_TIE_FRACTION * float(np.max(np.abs(values))):
                 spread = 0.0  # rounding errors of equal values
-        scales[name] = Scale(mean, spread)
+        scales[name] = UnitScale(mean, spread)
     constant = [name for name, scale in scales.items() if not scale.spread > 0]
     if constant:
         images = "images of a prompt" if unit == "noise" else "images"
         other = " or unit: z_score, which does not need two images of a prompt" if unit == "noise" else ""
         raise ConfigError(
-            f"reward.unit={unit}: {where} has no two {images} that differ by {names(constant)}; use another baseline, "
-            f"unit: score{other}"
+            f"reward.unit={unit}: {where} has no two {images} with different scores by {format_names(constant)}; "
+            f"use another baseline, unit: score{other}"
         )
     return scales

@@ -12,7 +12,7 @@ from plumbline.operators.base.bounds import BoundsChecked, NotNegative, Positive
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.rewards.values import MAX_TIE_FRACTION, Codes, Floats
 
-Unit = Literal["pair", "ranking", "best", "image"]
+ExampleUnit = Literal["pair", "ranking", "best", "image"]
 Stratum = Literal["winner", "loser", "skills"]
 
 
@@ -28,7 +28,9 @@ class SelectionConfig(BoundsChecked):
     prompt.
     """
     agree: tuple[str, ...] = ()
-    """Metrics in the run that must all prefer the better image, by any margin."""
+    """Metrics in the run that must all prefer the better image, by any margin. A judge that compares two images must
+    have preferred it in its comparison of these two.
+    """
     per_prompt: Positive | None = None
     """Maximum number of pairs per prompt, or of images in a ranking."""
     pick: Literal["widest", "hash"] = "widest"
@@ -54,8 +56,8 @@ class Candidates(NamedTuple):
     prompts: Codes
     noise: float
     """Standard deviation of the rewards within a prompt (`measure_noise`)."""
-    agreeing: Sequence[Floats]
-    """Scores by each metric that must agree, in which higher is better."""
+    agreeing: Sequence[Callable[[int, int], bool]]
+    """Functions of two images, one for each metric that must agree; True if the metric prefers the first."""
     ids: Callable[[int], str]
     """Function that returns the unique name of an image, given its index."""
     generator: Callable[[int], str]
@@ -70,8 +72,8 @@ class Example(NamedTuple):
     """Indices of the images, best first."""
 
 
-def select_examples(unit: Unit, candidates: Candidates, config: SelectionConfig) -> Iterator[Example]:
-    """Yield the pairs, rankings or best images (`unit`) to export, prompt by prompt."""
+def select_examples(unit: ExampleUnit, candidates: Candidates, config: SelectionConfig) -> Iterator[Example]:
+    """Yield the examples to export, prompt by prompt: pairs, rankings, best images or all images (`unit`)."""
     order = np.argsort(candidates.prompts, kind="stable")
     starts = np.flatnonzero(np.diff(candidates.prompts[order], prepend=-1))
     comparison = RewardComparison(candidates, config)
@@ -103,9 +105,9 @@ class RewardComparison:
         self.tie = MAX_TIE_FRACTION * candidates.noise if candidates.noise else np.inf
 
     def is_better(self, winner: int, loser: int) -> bool:
-        """Return True if the winner's reward is higher by the margin, and all metrics that must agree prefer it."""
+        """Return True if the winner's reward is higher by at least the margin, and all metrics in `agree` prefer it."""
         gap = self.subtract_rewards(winner, loser)
-        agreeing = all(scores[winner] > scores[loser] for scores in self.candidates.agreeing)
+        agreeing = all(prefers(winner, loser) for prefers in self.candidates.agreeing)
         return bool(gap > self.tie and gap >= self.margin and agreeing)
 
     def subtract_rewards(self, winner: int, loser: int) -> float:

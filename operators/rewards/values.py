@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int32]
 """Index of each image's prompt, counted from 0 (n,)."""
-Std = Literal["population", "sample"]
+StdKind = Literal["population", "sample"]
 
 MAX_TIE_FRACTION = 1e-9
 """Fraction of the noise that a difference must exceed; smaller differences are rounding errors and count as ties."""
@@ -38,7 +38,7 @@ def compute_prompt_means(values: Floats, prompts: Codes) -> Floats:
     return means
 
 
-def compute_z_scores(values: Floats, prompts: Codes, noise: float, std: Std, epsilon: float) -> Floats:
+def compute_z_scores(values: Floats, prompts: Codes, noise: float, std: StdKind, epsilon: float) -> Floats:
     """Return (value - mean) / (std + epsilon x noise), using the mean and std of each prompt.
 
     nan stays nan, and equal values become 0. With `std=population` the squared deviations are divided by n, as is

@@ -17,7 +17,10 @@ MakeTables = Callable[[Sequence[str]], Mapping[str, pa.Table]]
 
 
 class PromptCache:
-    """Cache of one stage's most recent rows, by metric and prompt_id. Threads never compute the same prompt twice."""
+    """Cache of one stage's most recent rows, by metric and prompt_id.
+
+    Two threads never compute the same prompt at the same time. Rows with an error that may not recur are not kept.
+    """
 
     def __init__(self, schema: pa.Schema, max_prompts: int) -> None:
         """Create an empty cache for tables of this schema, for up to `max_prompts` prompts per metric."""
@@ -26,10 +29,10 @@ class PromptCache:
         self.making: set[str] = set()
         self.changed = Condition()
 
-    def tables(self, prompts: Sequence[str], metrics: Sequence[str], make: MakeTables) -> dict[str, pa.Table]:
+    def make_tables(self, prompts: Sequence[str], metrics: Sequence[str], make: MakeTables) -> dict[str, pa.Table]:
         """Return one table per metric with the rows about these prompts, in order; `make` computes missing rows."""
         found: dict[tuple[str, str], Rows] = {}
-        while missing := self._claim(prompts, metrics, found):
+        while missing := self._claim_missing(prompts, metrics, found):
             try:
                 made = {name: group_by_prompt(table.to_pylist(), missing) for name, table in make(missing).items()}
                 found |= {(name, prompt): about for name in metrics for prompt, about in made[name].items()}
@@ -57,7 +60,9 @@ class PromptCache:
         with self.changed:
             return {prompt: self.kept[metric][prompt] for prompt in prompts if prompt in self.kept[metric]}
 
-    def _claim(self, prompts: Sequence[str], metrics: Sequence[str], found: dict[tuple[str, str], Rows]) -> list[str]:
+    def _claim_missing(
+        self, prompts: Sequence[str], metrics: Sequence[str], found: dict[tuple[str, str], Rows]
+    ) -> list[str]:
         """Add cached rows to `found`. Return the prompts that the caller must compute; empty if no rows are missing.
 
         Prompts that other threads are computing are not returned. If only such prompts are missing, wait for them.

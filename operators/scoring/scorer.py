@@ -22,14 +22,15 @@ from plumbline.operators.metrics.ablation import replace_images
 from plumbline.operators.metrics.metric import Metric, takes_questions
 from plumbline.operators.metrics.questions.question_list import read_questions, require_question_metric
 from plumbline.operators.metrics.table import AnyMetric
+from plumbline.operators.models.families import FAMILIES
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
 from plumbline.operators.scoring.prompt_cache import DEFAULT_KEPT_PROMPTS, PromptCache
 from plumbline.operators.scoring.scorer_input import (
     AnyImage,
     AskedPrompt,
-    Call,
     ImageOrFrames,
+    ScorerCall,
     hash_prompt,
     read_call,
     read_file,
@@ -198,31 +199,30 @@ class Scorer:
                 made = self._run_node(loaded, names, call)
                 call.tables.update({(name, loaded.node.stage.name): table for name, table in made.items()})
         scores = [call.tables[name, "scores"] for name in asked]
-        return call.explain(pa.concat_tables([schemas.ELEMENT_SCORES.empty_table(), *scores]))
+        return call.explain_unusable_prompts(pa.concat_tables([schemas.ELEMENT_SCORES.empty_table(), *scores]))
 
-    def _run_node(self, loaded: LoadedNode, names: Sequence[str], call: Call) -> Mapping[str, pa.Table]:
+    def _run_node(self, loaded: LoadedNode, names: Sequence[str], call: ScorerCall) -> Mapping[str, pa.Table]:
         """Run one stage on the images and prompts of a call; return its tables by metric.
 
         Rows about prompts that were seen in earlier calls come from the cache.
         """
         stage, metrics = loaded.node.stage, loaded.node.metrics
         if stage.row_kind == "prompts" and loaded.node.roles:
-            return loaded.cache.tables([*call.prompts], names, partial(self._run_on_prompts, loaded, names, call))
+            return loaded.cache.make_tables([*call.prompts], names, partial(self._run_on_prompts, loaded, names, call))
         shard_rows = call.image_rows if stage.row_kind == "images" else call.prompt_rows
         if stage.looks_at_images():
             shard_rows = replace_images(shard_rows, metrics[names[0]].image_ablation)
-        return self._compute(loaded, names, shard_rows, call.tables, call)
+        return self._compute_tables(loaded, names, shard_rows, call.tables, call)
 
     def _run_on_prompts(
-        self, loaded: LoadedNode, names: Sequence[str], call: Call, prompt_ids: Sequence[str]
+        self, loaded: LoadedNode, names: Sequence[str], call: ScorerCall, prompt_ids: Sequence[str]
     ) -> Mapping[str, pa.Table]:
-        """Run a stage on some of the prompts of a call; return its tables by metric."""
         metrics, stage = loaded.node.metrics, loaded.node.stage
         inputs = [(name, other) for name in names for other in stage.input_stages(metrics[name])]
         read = {each: _select_rows(call.tables[each], prompt_ids) for each in inputs}
         prompts, written = _select_rows(call.prompt_rows, prompt_ids), self.written
         if written is None or stage is not QuestionsStage:
-            return self._compute(loaded, names, prompts, read, call)
+            return self._compute_tables(loaded, names, prompts, read, call)
         known, earlier = {}, {}
         for name in names:  # questions that this process or others have written
             about = {}
@@ -233,20 +233,20 @@ class Scorer:
             known[name] = loaded.cache.find(name, prompt_ids)
             records = [row for listed in known[name].values() for row in listed]
             earlier[name] = [rows.table(records, schemas.QUESTIONS)]
-        made = self._compute(loaded, names, prompts, read, call, earlier)
+        made = self._compute_tables(loaded, names, prompts, read, call, earlier)
         for name, table in made.items():
             new = _select_rows(table, [prompt_id for prompt_id in prompt_ids if prompt_id not in known[name]])
             if len(new):
                 written.add(name, new)
         return made
 
-    def _compute(
+    def _compute_tables(
         self,
         loaded: LoadedNode,
         names: Sequence[str],
         shard_rows: pa.Table,
         tables: Mapping[tuple[str, str], pa.Table],
-        call: Call,
+        call: ScorerCall,
         earlier: Mapping[str, Sequence[pa.Table]] = MappingProxyType({}),
     ) -> Mapping[str, pa.Table]:
         node, stage, state = loaded.node, loaded.stage, next(self.states)
@@ -321,7 +321,10 @@ def _load_node(node: GraphNode, config: ScorerConfig) -> LoadedNode:
     from plumbline.operators.models.loading import load  # imports torch; checks of a configuration do not need it
 
     resolved = {key: resolve_model(config.models[role], on_gpu=config.on_gpu) for key, role in node.roles.items()}
-    models = {key: load(model, node.stage.calls[key]) for key, model in resolved.items()}
+    models = {
+        key: load(model, node.stage.needed_call(key, node.metrics.values(), FAMILIES[model.config.family]))
+        for key, model in resolved.items()
+    }
     options = StageOptions(config.limits, read_file, decoders=config.decoders, clips=config.clips)
     if resolved:  # the stage's own model comes first
         options = options._replace(image_batch=next(iter(resolved.values())).config.image_batch)

@@ -39,7 +39,7 @@ class AskedPrompt(NamedTuple):
     """The caller's questions, or None."""
 
 
-class Call(NamedTuple):
+class ScorerCall(NamedTuple):
     prompts: Mapping[str, AskedPrompt]
     """Prompts by prompt_id."""
     prompt_rows: pa.Table
@@ -50,8 +50,8 @@ class Call(NamedTuple):
     tables: dict[tuple[str, str], pa.Table]
     """Computed tables, by metric and stage."""
 
-    def explain(self, table: pa.Table) -> pa.Table:
-        """Return the scores with better errors: instead of `empty prompt`, the reason why the prompt is unusable."""
+    def explain_unusable_prompts(self, table: pa.Table) -> pa.Table:
+        """Return the scores; for unusable prompts, EMPTY_PROMPT_ERROR is replaced by the actual reason."""
         errors = table.column("error").to_pylist()
         for row, prompt_id in enumerate(table.column("prompt_id").to_pylist()):
             error = errors[row]
@@ -67,7 +67,7 @@ def read_call(
     questions: Iterable[Any] | None,
     sources: AnyImage | Iterable[ImageOrFrames | None] | None,
     captions: Iterable[tuple[str, str] | None] | None,
-) -> Call:
+) -> ScorerCall:
     """Convert the caller's values to rows that a sweep could read. Raise ConfigError for lists of different lengths."""
     listed = _list_images(images, "images")
     count = len(listed)
@@ -101,7 +101,7 @@ def read_call(
         columns |= _make_image_columns(each_source, "sources", SOURCE_COLUMNS)
     if captions is not None:
         columns |= _make_caption_columns(list_values(captions, "captions"), count)
-    return Call(by_id, rows.table(prompt_rows, schemas.PROMPTS), pa.table(columns), unusable, {})
+    return ScorerCall(by_id, rows.table(prompt_rows, schemas.PROMPTS), pa.table(columns), unusable, {})
 
 
 def find_prompt_error(prompt: Any) -> RowError | None:
@@ -166,10 +166,10 @@ def _make_caption_columns(captions: Sequence[Any], count: int) -> dict[str, pa.A
 
 
 def _make_image_columns(listed: Sequence[Any], argument: str, names: tuple[str, str]) -> dict[str, pa.Array]:
-    """Return two columns by their `names`: the encoded images, and the paths of images that are files."""
+    """Return two columns, called as in `names`: the encoded images, and the paths of images that are files."""
     images = [_list_frames(image, f"{argument}[{number}]") for number, image in enumerate(listed)]
     return {
-        names[0]: pa.array([list(map(_encode, frames)) for frames in images], pa.list_(pa.large_binary())),
+        names[0]: pa.array([list(map(_encode_image, frames)) for frames in images], pa.list_(pa.large_binary())),
         names[1]: pa.array([list(map(_find_address, frames)) for frames in images], pa.list_(pa.string())),
     }
 
@@ -210,19 +210,22 @@ def _list_frames(image: Any, where: str) -> list[AnyImage | None]:
 
 
 def _find_address(image: AnyImage | None) -> str | None:
-    """Return the path of an image file, or None if it is not a path or contains bytes that are not UTF-8."""
+    """Return the path if the image is given as a path that can be written as UTF-8, otherwise None."""
     path = str(image) if isinstance(image, str | Path) else None
     return path if path is not None and path.encode(errors="replace").decode() == path else None
 
 
-def _encode(image: AnyImage | None) -> bytes | None:
-    """Return the bytes of an image, or None for a file that is read later, from the path that is stored instead."""
+def _encode_image(image: AnyImage | None) -> bytes | None:
+    """Return the bytes of an image; None for an image at an address, whose bytes are read later.
+
+    If a file cannot be read, the result is empty.
+    """
     if isinstance(image, bytes):
         return image
     if isinstance(image, np.ndarray):
-        return _save(Image.fromarray(image))
+        return _encode_losslessly(Image.fromarray(image))
     if isinstance(image, Image.Image):
-        return _save(image)
+        return _encode_losslessly(image)
     if image is None or _find_address(image) is not None:
         return None
     try:
@@ -231,8 +234,11 @@ def _encode(image: AnyImage | None) -> bytes | None:
         return b""
 
 
-def _save(image: Image.Image) -> bytes:
-    """Return the pixels, encoded losslessly. If they cannot be decoded, return the bytes of the image's file."""
+def _encode_losslessly(image: Image.Image) -> bytes:
+    """Return the pixels, encoded losslessly. If they cannot be decoded, return the bytes of the image's file.
+
+    If the file is closed or empty, return CLOSED_IMAGE_MARK.
+    """
     file = io.BytesIO()
     try:
         kept = image if image.mode in (*PNG_MODES, *TIFF_MODES) else image.convert("RGB")

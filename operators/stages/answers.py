@@ -45,7 +45,7 @@ class AskedQuestion(NamedTuple):
 
 
 class PromptQuestions(NamedTuple):
-    """One metric's questions about one prompt, with the error instead of questions if there are none."""
+    """One metric's questions about one prompt, or the error of a prompt without questions."""
 
     questions: list[AskedQuestion]
     error: RowError | None
@@ -125,10 +125,6 @@ class PriorsStage(Stage):
         return {name: rows.attach_usage(table, usage) for name, table in tables.items()}
 
     def _make_table(self, index: QuestionIndex, encoded: Any) -> pa.Table:
-        """Return one metric's table, given its questions and the encoded grey image.
-
-        It has one row per prompt, with the answers to all questions or an error.
-        """
         questions = [question.to_call(0) for of_prompt in index.prompts.values() for question in of_prompt.questions]
         outcomes = iter(isolate(lambda batch: self.model.likelihood(encoded, batch), questions))
         records = []
@@ -146,7 +142,7 @@ class PriorsStage(Stage):
 class ImageAnswers:
     """Collector of the answers to one metric's questions about one image.
 
-    `result` is the list of answers, or the first error: an image with an error has no answers.
+    `result` is the list of answers, or the first error; after an error, further answers are ignored.
     """
 
     def __init__(self, asked: PromptQuestions) -> None:
@@ -162,7 +158,9 @@ class ImageAnswers:
             self.result.append(answer)
 
 
-def collect_answers(images: PreparedImages, questions: Mapping[str, QuestionIndex]) -> dict[str, list[ImageAnswers]]:
+def make_answer_collectors(
+    images: PreparedImages, questions: Mapping[str, QuestionIndex]
+) -> dict[str, list[ImageAnswers]]:
     """Return empty collectors of answers by metric: one for each preprocessed image, in order."""
     prompt_ids = [row.prompt_id for row, count in zip(images.rows, images.counts, strict=True) for _ in range(count)]
     return {
@@ -232,7 +230,7 @@ class AnswersStage(QuestionedImagesStage):
         A model with its own batching gets all images at once.
         """
         before = self.model.usage
-        answers = collect_answers(images, questions)
+        answers = make_answer_collectors(images, questions)
 
         def answer_window(first: int, encoded: Sequence[Any], *, raise_oom: bool) -> None:
             sound = [number for number, feature in enumerate(encoded) if not isinstance(feature, RowError)]
@@ -244,13 +242,16 @@ class AnswersStage(QuestionedImagesStage):
                 for question in of_metric[first + number].questions
             ]
 
-            def call(method: Callable[..., Sequence[Any]], *, free: bool) -> dict[Question, Any]:
+            def call_model(method: Callable[..., Sequence[Any]], *, free: bool) -> dict[Question, Any]:
                 # Metrics that ask the same question about an image share the answer.
                 unique = list(dict.fromkeys(sent for _, question, sent in asked if question.vqa_prompt.free == free))
                 return dict(zip(unique, isolate(partial(method, features), unique, raise_oom=raise_oom), strict=True))
 
             # All calls come before the first answer is stored: if one runs out of memory, the window is repeated.
-            results = {False: call(self.model.likelihood, free=False), True: call(self.model.reply, free=True)}
+            results = {
+                False: call_model(self.model.likelihood, free=False),
+                True: call_model(self.model.reply, free=True),
+            }
             for number, feature in enumerate(encoded):
                 if isinstance(feature, RowError):
                     for of_metric in answers.values():
@@ -268,7 +269,6 @@ class AnswersStage(QuestionedImagesStage):
         }
 
     def _read_answer(self, question: AskedQuestion, result: Any) -> dict[str, Any] | RowError:
-        """Return a model's result as a value of the column `answers`, or an error if the result cannot be used."""
         prompt = question.vqa_prompt
         if not prompt.free:
             result = require_finite(result)
@@ -293,7 +293,7 @@ def require_finite(logprobs: list[list[float]] | RowError) -> list[list[float]] 
 
 
 class ChoiceMatcher:
-    """Finder of the choice that a free answer means: an equal one, or the nearest by sentence embedding (TIFA)."""
+    """Callable that maps a free answer to a choice: an equal one, or the nearest by sentence embedding (TIFA)."""
 
     def __init__(self, embedder: TextEmbedder) -> None:
         self.embed = lru_cache(maxsize=MAX_CACHED_TEXTS)(lambda text: embedder.encode_texts([text]).features[0])

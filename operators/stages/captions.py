@@ -72,7 +72,7 @@ class DescribingMetric(Protocol):
     def description_options(self) -> dict[str, Any]:
         """Return, by name, all options that determine a description, except the captions and the describer."""
 
-    def describe(self, sight: CaptionedImage) -> Writing[str]:
+    def describe(self, image: CaptionedImage) -> Writing[str]:
         """Ask for a description of one image, given captions of its parts, and return it."""
 
 

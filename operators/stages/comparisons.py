@@ -13,12 +13,13 @@ from plumbline.operators.base.errors import REMEDIES_BY_KIND, RowError
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.images.decoding import RowFailure
 from plumbline.operators.images.preparing import Edit
-from plumbline.operators.images.rows import ImageRow, identify, list_image_records, name_edit_error
+from plumbline.operators.images.rows import ImageRow, list_image_records, name_edit_error, read_image_row
 from plumbline.operators.metrics.ablation import Ablation
 from plumbline.operators.metrics.judges.pairwise import PairAnswer
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.writing import Writing
 from plumbline.operators.models.calls import Call, Question
+from plumbline.operators.models.family import Family
 from plumbline.operators.stages.answers import require_finite
 from plumbline.operators.stages.image_writing import ImageTask, ImageWritingStage, PreprocessedImage
 from plumbline.operators.stages.images import PreparedShard
@@ -34,9 +35,11 @@ from plumbline.operators.stages.stage import (
 )
 
 SOURCE_MESSAGE = name_edit_error(RowError("", ""), "source").message
-"""Start of the message about the other image of a pair, which is read as the source of an edit is."""
+"""Start of an error message about the other image of a pair, which is read from the columns of an edit's source."""
+ORIGINAL_MESSAGE = name_edit_error(RowError("", ""), "original").message
+"""Start of the message about the image before two edits."""
 SAME_IMAGE_ANSWER = PairAnswer("tie", 0.5, "The two files are identical.")
-"""Answer about identical files, about which the judge is not asked."""
+"""Answer about two identical files; the judge is not asked about them."""
 BLACK_IMAGE_ERROR = RowError(
     "blank_picture", "it is entirely black, as images from a safety filter are; generate it again"
 )
@@ -70,7 +73,7 @@ class OtherImage(NamedTuple):
 
 
 class ComparedPrompts(NamedTuple):
-    """The prompts of some pairs of images, with the results of pairs that the judge need not be asked about."""
+    """The prompts of some pairs of images, and the results of pairs about which the judge is not asked."""
 
     prompts: Mapping[str, str]
     others: Sequence[OtherImage]
@@ -105,14 +108,20 @@ class ComparisonsStage(ImageWritingStage):
 
     @classmethod
     def ablation(cls, metric: Metric) -> Ablation | None:
-        """Return None: a judge that sees one real image and one replaced image measures neither."""
+        """Return None, because replacing one of the two images would not measure how much the judge needs them."""
         return None
 
     @classmethod
-    def trial_call(cls, key: str, metrics: Collection[Any]) -> Call:
-        """Return the model call with which a service is tested before the sweep begins.
+    def needed_call(cls, key: str, metrics: Collection[Any], family: Family[Any]) -> Call:
+        """Return `likelihood` if no metric needs replies, so that the judge may be a model that writes nothing."""
+        replies = any(metric.answers == "reply" or (metric.answers is None and not family.local) for metric in metrics)
+        return cls.calls[key] if replies else "likelihood"
 
-        It is `likelihood` if a metric needs it, because not every service reports likelihoods.
+    @classmethod
+    def trial_call(cls, key: str, metrics: Collection[Any]) -> Call:
+        """Return the call that is sent to a service as a test before the sweep begins.
+
+        The call is `likelihood` if any metric needs likelihoods, because not every service reports them.
         """
         return "likelihood" if any(metric.answers == "likelihood" for metric in metrics) else cls.calls[key]
 
@@ -144,7 +153,7 @@ class ComparisonsStage(ImageWritingStage):
                 images.errors[index] = _name_generator(error, inputs.group, others[number].other_generator)
             elif images.counts[index] > 1:
                 known[number] = SEVERAL_IMAGES_ERROR
-            elif images.digests[index] == images.sources[index]:
+            elif images.equal_sources[index]:
                 known[number] = (SAME_IMAGE_ANSWER,) * len(self.views)
         questions = {name: compared._replace(known=known) for name, compared in prepared.questions.items()}
         return prepared._replace(questions=questions)
@@ -173,12 +182,11 @@ class ComparisonsStage(ImageWritingStage):
         weighed = [index for index, task in enumerate(tasks) if self.metrics[task.metric].answers == "likelihood"]
         written = [index for index, task in enumerate(tasks) if self.metrics[task.metric].answers != "likelihood"]
         replied = super().run_tasks([tasks[index] for index in written], features)
-        answered = self._weigh_tasks([tasks[index] for index in weighed], features) if weighed else NO_RESULTS
+        answered = self._compare_by_likelihood([tasks[index] for index in weighed], features) if weighed else NO_RESULTS
         results = dict(zip([*written, *weighed], [*replied.results, *answered.results], strict=True))
         return ProgramResults([results[index] for index in range(len(tasks))], replied.usage.plus(answered.usage))
 
-    def _weigh_tasks(self, tasks: Sequence[ImageTask], features: Sequence[Any]) -> ProgramResults[Any]:
-        """Return the answers that follow from the likelihoods of the letters."""
+    def _compare_by_likelihood(self, tasks: Sequence[ImageTask], features: Sequence[Any]) -> ProgramResults[Any]:
         before = self.model.usage
         results: list[Any] = []
         questions: list[Question] = []
@@ -193,7 +201,7 @@ class ComparisonsStage(ImageWritingStage):
             if isinstance(results[index], str):
                 found = [require_finite(next(logprobs)) for _ in self.views]
                 error = next((each for each in found if isinstance(each, RowError)), None)
-                results[index] = error or tuple(map(self.metrics[task.metric].weigh, found))
+                results[index] = error or tuple(map(self.metrics[task.metric].combine_logprobs, found))
         return ProgramResults(results, self.model.usage.minus(before))
 
     def columns(self, results: Sequence[tuple[PairAnswer, ...]]) -> dict[str, Any]:
@@ -201,23 +209,24 @@ class ComparisonsStage(ImageWritingStage):
 
 
 def _identify_others(pairs: pa.Table) -> Iterator[OtherImage]:
-    """Yield, for each row of a table of pairs, the id and generator of the other image."""
     for record in list_image_records(pairs):
         other = {"image_id": record["other_image_id"], "prompt_id": record["prompt_id"]}
         other |= {"image": record.get("source"), "uri": record.get("source_uri")}
         generator = record["other_generator"]
-        yield OtherImage(identify(other, generator).image_id, generator)
+        yield OtherImage(read_image_row(other, generator).image_id, generator)
 
 
 def _name_generator(error: RowError, generator: str, other: str) -> RowError:
     """Return the error of a pair with a message that names the generator whose image failed."""
+    if error.message.startswith(ORIGINAL_MESSAGE):
+        return error._replace(message=SOURCE_MESSAGE + error.message.removeprefix(ORIGINAL_MESSAGE))
     if error.message.startswith(SOURCE_MESSAGE):
         return error._replace(message=f"the image of {other}: {error.message.removeprefix(SOURCE_MESSAGE)}")
     return error._replace(message=f"the image of {generator}: {error.message}")
 
 
-class Share(NamedTuple):
-    """Outcome of one comparison for one of its two images: how likely this image is better, or an error."""
+class PairOutcome(NamedTuple):
+    """Outcome of one comparison for one of its two images: the probability that this image is better, or an error."""
 
     p_better: float | None
     """Probability that the image is better than the other one; None if the comparison failed."""
@@ -226,21 +235,21 @@ class Share(NamedTuple):
     """Digest of the image's file, if the row of the pair contains it."""
 
 
-Shares = Mapping[tuple[str, str], Sequence[Share]]
-"""Outcomes of all comparisons that an image takes part in, by the image's generator and id."""
+PairOutcomes = Mapping[tuple[str, str], Sequence[PairOutcome]]
+"""Outcomes of all comparisons of an image with others, by the image's generator and id."""
 
 
 class PreparedWins(NamedTuple):
     """Some images of a shard, and the outcomes of their comparisons by metric."""
 
     images: Sequence[tuple[ImageRow, RowError | None]]
-    shares: Mapping[str, Shares]
+    shares: Mapping[str, PairOutcomes]
 
 
 class WinRatesStage(RowStage):
-    """Stage that lists, for each image, how likely it is better in each of its comparisons (schema WIN_RATES).
+    """Stage that lists the probabilities that an image is better than each image compared with it (schema WIN_RATES).
 
-    A comparison that failed for good is left out; one that may succeed later makes the row an error until it does.
+    A comparison that failed permanently is left out. If one may succeed later, the image gets its error until then.
     """
 
     name = "win_rates"
@@ -258,41 +267,41 @@ class WinRatesStage(RowStage):
         return False
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
-        self._shares = cache_upstream(_collect_shares)
+        self._shares = cache_upstream(_collect_outcomes)
 
     def prepare(self, inputs: Inputs) -> PreparedWins:
-        images = [(identify(record, inputs.group), None) for record in list_image_records(inputs.rows)]
+        images = [(read_image_row(record, inputs.group), None) for record in list_image_records(inputs.rows)]
         return PreparedWins(
             images, {name: self._shares(inputs.upstream[name]["comparisons"]) for name in inputs.metrics}
         )
 
     def refuse(self, inputs: Inputs, error: RowError) -> PreparedWins:
-        images = [(identify(record, inputs.group), error) for record in list_image_records(inputs.rows)]
+        images = [(read_image_row(record, inputs.group), error) for record in list_image_records(inputs.rows)]
         return PreparedWins(images, {name: {} for name in inputs.metrics})
 
     def compute(self, prepared: PreparedWins) -> Mapping[str, pa.Table]:
         return {
-            name: rows.table([_gather(row, error, shares) for row, error in prepared.images], self.schema)
+            name: rows.table([_make_win_row(row, error, shares) for row, error in prepared.images], self.schema)
             for name, shares in prepared.shares.items()
         }
 
 
-def _collect_shares(comparisons: Upstream) -> Shares:
+def _collect_outcomes(comparisons: Upstream) -> PairOutcomes:
     """Return the outcomes of all comparisons in a table of pairs (schema PAIRS), for both images of each pair."""
-    shares: dict[tuple[str, str], list[Share]] = {}
+    shares: dict[tuple[str, str], list[PairOutcome]] = {}
     for row in comparisons.read().to_pylist():
         error, p_other = rows.read_row_error(row["error"]), None
         if error is None:
             shown_first, shown_second = (answer["p_first"] for answer in row["answers"])
             p_other = (shown_first + 1 - shown_second) / 2
-        own = Share(None if p_other is None else 1 - p_other, error, row["image_digest"])
+        own = PairOutcome(None if p_other is None else 1 - p_other, error, row["image_digest"])
         shares.setdefault((row["generator"], row["image_id"]), []).append(own)
-        other = Share(p_other, error, None)
+        other = PairOutcome(p_other, error, None)
         shares.setdefault((row["other_generator"], row["other_image_id"]), []).append(other)
     return shares
 
 
-def _gather(row: ImageRow, error: RowError | None, shares: Shares) -> dict[str, Any]:
+def _make_win_row(row: ImageRow, error: RowError | None, shares: PairOutcomes) -> dict[str, Any]:
     """Return an image's row (schema WIN_RATES): its outcomes, or an error if it has none or one may succeed later."""
     own = shares.get((row.generator, row.image_id or ""), ())
     wins = [share.p_better for share in own if share.p_better is not None]

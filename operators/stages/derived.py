@@ -20,7 +20,7 @@ ID_COLUMNS = ("image_id", "prompt_id", "generator", "image_digest")
 
 
 class DerivedRow(NamedTuple):
-    """Everything from which one row of a derived table is computed, or the row of an earlier cell to reuse."""
+    """One row of a derived table: the inputs from which it is computed, or an equal row of an earlier cell."""
 
     ids: Mapping[str, Any]
     """Id columns (ID_COLUMNS), which the row shares with its input tables."""
@@ -53,7 +53,8 @@ class DerivedStage(Stage):
     ) -> list[Any] | RowError:
         """Return the input for each image of a row as plain values, or an error if the row cannot be computed.
 
-        `read` has the row of each table that the stage reads, and `text` is the prompt's.
+        `read` has, by stage, the row of each table that this stage reads. `text` is the text of the prompt, or an error
+        if it cannot be used.
         """
 
     def program(self, metric: Any, image: Any) -> Writing[Any]:
@@ -133,5 +134,5 @@ class DerivedStage(Stage):
                 else:
                     records.append({**row.ids, **self.columns(results), "basis": row.digest})
             table = rows.attach_usage(rows.table(records, self.schema), ran.usage)
-            tables[name] = rows.attach_kept(table, sum(row.reused is not None for row in of_metric))
+            tables[name] = rows.attach_kept_count(table, sum(row.reused is not None for row in of_metric))
         return tables

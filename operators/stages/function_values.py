@@ -23,7 +23,7 @@ ImageAndPrompt = tuple[Image.Image, str]
 
 
 class GivenTexts(NamedTuple):
-    """Texts that a metric receives along with the images of each prompt."""
+    """The texts that a metric receives along with the images, by prompt."""
 
     prompts: Mapping[str, str]
     metric: FunctionConfig
@@ -85,7 +85,6 @@ class UserFunction:
     """A user's function, wrapped so that an exception or an invalid value fails only the image that caused it."""
 
     def __init__(self, code: UserCode) -> None:
-        """Load the function; raise ConfigError if it cannot be loaded."""
         self.code = code
         self.function = code.open()
 
@@ -98,16 +97,16 @@ class UserFunction:
         return [
             value
             for first in range(0, len(shown), size)
-            for value in isolate_uncounted(self._call, shown[first : first + size])
+            for value in isolate_uncounted(self._call_function, shown[first : first + size])
         ]
 
-    def _call(self, shown: Sequence[ImageAndPrompt]) -> list[float | RowError]:
+    def _call_function(self, shown: Sequence[ImageAndPrompt]) -> list[float | RowError]:
         images, texts = [image for image, _ in shown], [text for _, text in shown]
         try:
             values = self.function(images, texts)
             if len(values) != len(shown):
                 raise ValueError(f"expected a value for each of {len(shown)} images, found {len(values)}")
-            return [self._read(value) for value in values]
+            return [self._read_value(value) for value in values]
         except HopelessRow:  # from a function that runs elsewhere
             raise
         except (Exception, SystemExit) as error:
@@ -117,7 +116,7 @@ class UserFunction:
             message = f"{self.code.where} raised {raised}; correct the function"
             raise HopelessRow(RowError("function_failed", message, retryable=True)) from error
 
-    def _read(self, value: Any) -> float | RowError:
+    def _read_value(self, value: Any) -> float | RowError:
         number = to_float(value)
         low, high = self.code.score_range or (-math.inf, math.inf)
         if math.isfinite(number) and low <= number <= high:

@@ -6,8 +6,7 @@ from typing import NamedTuple
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.extensions import require_extra
 from plumbline.operators.images.videos import Clips
-from plumbline.operators.metrics.metric import DOUBLE_VIEWS, Metric
-from plumbline.operators.models.calls import Call
+from plumbline.operators.metrics.metric import DOUBLE_VIEWS, TRIPLE_VIEWS, Metric
 from plumbline.operators.models.engines.conversation import LIKELIHOOD_PROBLEM
 from plumbline.operators.models.engines.engine_options import find_image_limit
 from plumbline.operators.models.families import FAMILIES, list_families_serving
@@ -49,16 +48,17 @@ def make_nodes(metrics: Mapping[str, Metric]) -> list[GraphNode]:
 
 
 def check_models(nodes: Sequence[GraphNode], models: Mapping[str, ModelConfig]) -> None:
-    """Raise ConfigError if a model is missing, or does not support a call by a stage or an option of a metric.
+    """Raise ConfigError if a model is missing, or does not support a call that a stage or a metric's option requires.
 
     Raise MissingExtra if a local model must follow a schema and the library for schemas is not installed.
     """
     for node in nodes:
         for key, role in node.roles.items():
             name, metric = next((name, metric) for name, metric in node.metrics.items() if key in metric.roles)
-            call = node.stage.calls[key]
-            _check_model(f"metrics.{name}.{key}", metric.kind, role, call, models)
-            weighs = call != "likelihood" and node.stage.trial_call(key, node.metrics.values()) == "likelihood"
+            _check_model(f"metrics.{name}.{key}", metric.kind, node, key, models)
+            weighs = node.stage.calls[key] != "likelihood" and (
+                node.stage.trial_call(key, node.metrics.values()) == "likelihood"
+            )
             if weighs and models[role].thinking == "allowed":
                 raise ConfigError(f"metrics.{name}.{key}, role {role!r}: {LIKELIHOOD_PROBLEM}")
             if key == metric.json_role and FAMILIES[models[role].family].local:
@@ -72,25 +72,28 @@ def check_models(nodes: Sequence[GraphNode], models: Mapping[str, ModelConfig]) 
                 )
 
 
-def _check_model(where: str, kind: str, role: str, call: Call, models: Mapping[str, ModelConfig]) -> None:
+def _check_model(where: str, kind: str, node: GraphNode, key: str, models: Mapping[str, ModelConfig]) -> None:
+    role = node.roles[key]
     if role not in models:
         roles = ", ".join(models) or "none"
         raise ConfigError(
             f"{where}: no model has the role {role!r}; the sweep's roles are {roles}; "
             f"add it, as in +model@models.{role}=NAME with a name of conf/model (docs/models.md)"
         )
-    if call not in FAMILIES[models[role].family].select_loaders(models[role]):
-        family, engine = models[role].family, models[role].engine
+    family, engine = models[role].family, models[role].engine
+    call = node.stage.needed_call(key, node.metrics.values(), FAMILIES[family])
+    if call not in FAMILIES[family].select_loaders(models[role]):
         served = f"a {family} on {engine}" if call in FAMILIES[family].calls else f"a {family}"
         raise ConfigError(
-            f"{where}: {kind} needs a {list_families_serving(call)} model, but the model of role {role!r} is {served}"
+            f"{where}: {kind} needs a {list_families_serving(call)} model, but the model of role {role!r} is {served}; "
+            "use such a model"
         )
     if call == "likelihood" and models[role].thinking == "allowed":
         raise ConfigError(f"{where}, role {role!r}: {LIKELIHOOD_PROBLEM}")
 
 
 def list_source_metrics(metrics: Mapping[str, Metric]) -> list[str]:
-    """Return the names of the metrics that use the sources of edited images."""
+    """Return the names of the metrics that compare edited images with their source images."""
     return [name for name, metric in metrics.items() if metric.needs_sources]
 
 
@@ -123,33 +126,36 @@ def check_image_inputs(nodes: Sequence[GraphNode], models: Mapping[str, ModelCon
             )
         if clips.shown == "video" and not takes_videos(model):
             raise ConfigError(
-                "clips.shown: video requires a model that takes videos (a Qwen2-VL or Qwen2.5-VL of family vlm on "
-                f"engine=transformers, or VideoAlign's), but the model of role {role!r} is {model.checkpoint}; set "
-                "clips.shown=each or clips.shown=grid, or another model"
+                f"clips.shown: video requires a model that takes videos, but the model of role {role!r} is "
+                f"{model.checkpoint}; set clips.shown=each or clips.shown=grid, or use another model (a Qwen2-VL or "
+                "Qwen2.5-VL of family vlm on engine=transformers, or VideoAlign)"
             )
 
 
 def _check_views(node: GraphNode, role: str, model: ModelConfig, clips: Clips) -> None:
     """Raise ConfigError if two images are compared but are videos, or if a model cannot take both at once."""
     comparing = list_source_metrics(node.metrics)
-    showing = [name for name, metric in node.metrics.items() if not DOUBLE_VIEWS.isdisjoint(metric.views)]
+    triple = [name for name, metric in node.metrics.items() if not TRIPLE_VIEWS.isdisjoint(metric.views)]
+    showing = triple or [name for name, metric in node.metrics.items() if not DOUBLE_VIEWS.isdisjoint(metric.views)]
+    needed, words = (3, "three images") if triple else (2, "two images")
     if comparing and clips.shown == "video":
         raise ConfigError(
-            f"clips.shown: metrics.{comparing[0]} uses sources of images, but videos have none; set clips.shown=each"
+            f"clips.shown: metrics.{comparing[0]} compares images with their sources, but videos have no sources; set "
+            "clips.shown=each"
         )
     if showing and clips.shown == "video":
         raise ConfigError(f"clips.shown: metrics.{showing[0]} compares images, not videos; set clips.shown=each")
     if showing and not takes_several_images(model):
         raise ConfigError(
-            f"metrics.{showing[0]}: it shows a model two images in one question, but the model of role {role!r}, "
+            f"metrics.{showing[0]}: it shows a model {words} in one question, but the model of role {role!r}, "
             f"{model.checkpoint}, takes one image; use a model that takes several, such as a Qwen2.5-VL of family vlm, "
             "or a service of family openai (docs/models.md)"
         )
     limit = find_image_limit(model)
-    if showing and limit is not None and limit < 2:
+    if showing and limit is not None and limit < needed:
         raise ConfigError(
             f"models.{role}.engine_options.limit_mm_per_prompt: it allows {limit} image(s) in a question, but "
-            f"metrics.{showing[0]} shows two together; set image to 2, or leave it out"
+            f"metrics.{showing[0]} shows {words} together; set image to {needed}, or leave it out"
         )
 
 
@@ -182,21 +188,29 @@ def check_chain(name: str, metric: Metric) -> None:
     order = list(STAGES)
     for stage_name in metric.chain:
         if stage_name not in STAGES:
-            raise ConfigError(f"{where} has the unknown stage {stage_name!r}; the stages are {', '.join(order)}")
+            raise ConfigError(
+                f"{where} has the unknown stage {stage_name!r}; the stages are {', '.join(order)}; correct it"
+            )
     if list(metric.chain) != sorted(metric.chain, key=order.index) or metric.chain[-1:] != (metric.final_stage,):
-        raise ConfigError(f"{where} is {', '.join(metric.chain)}; expected the order {', '.join(order)}")
+        raise ConfigError(f"{where} is {', '.join(metric.chain)}; expected the order {', '.join(order)}; correct it")
     stages = [STAGES[stage_name] for stage_name in metric.chain]
     for stage in stages:
         if not isinstance(metric, stage.metric_type):
-            raise ConfigError(f"{where} has the stage {stage.name}, which requires a {stage.metric_type.__name__}")
+            raise ConfigError(
+                f"{where} has the stage {stage.name}, which requires a {stage.metric_type.__name__}; implement it"
+            )
         absent = [other for other in stage.input_stages(metric) if other not in metric.chain]
         if absent:
-            raise ConfigError(f"{where} has the stage {stage.name} without {', '.join(absent)}, which it reads")
+            raise ConfigError(
+                f"{where} has the stage {stage.name} without {', '.join(absent)}, which it reads; add them"
+            )
         unnamed = [key for key in stage.calls if key not in stage.optional_calls and key not in metric.roles]
         if unnamed:
-            raise ConfigError(f"{where} has the stage {stage.name} but sets no {', '.join(unnamed)} for it")
+            raise ConfigError(
+                f"{where} has the stage {stage.name} but sets no {', '.join(unnamed)} for it; set the model's role"
+            )
     if metric.ablation is not None and not any(stage.ablation(metric) for stage in stages):
         raise ConfigError(f"{where} has no stage that ablation={metric.ablation} affects; leave it out")
     unused = metric.roles.keys() - {key for stage in stages for key in stage.calls}
     if unused:
-        raise ConfigError(f"{where} has no stage that uses its {', '.join(sorted(unused))}")
+        raise ConfigError(f"{where} has no stage that uses its {', '.join(sorted(unused))}; leave them out")

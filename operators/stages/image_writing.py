@@ -70,13 +70,13 @@ class ImageWritingStage(ImagesStage):
         """Return the stage's columns of one row by name, given the results for the row's images."""
 
     def run_tasks(self, tasks: Sequence[ImageTask], features: Sequence[Any]) -> ProgramResults[Any]:
-        """Return what the program of each task returns; `features` contains the encoded views of all images."""
+        """Run the program of each task, and return the results; `features` contains the encoded views of all images."""
 
-        def answer(asked: Sequence[ProgramRequest]) -> Sequence[Reply]:
+        def answer_requests(asked: Sequence[ProgramRequest]) -> Sequence[Reply]:
             requests = [ImageRequest(tasks[one.program].feature + one.request.view, one.request) for one in asked]
             return generate_from_images(self.model, features, requests)
 
-        return run_programs([self.program(task) for task in tasks], answer)
+        return run_programs([self.program(task) for task in tasks], answer_requests)
 
     def preprocess(self, image: Image.Image, edit: Edit | None = None) -> PreprocessedImage:
         shown = [select_images_of_view(view, image, edit) for view in self.views]
@@ -96,7 +96,7 @@ class ImageWritingStage(ImagesStage):
         results: dict[str, list[Any]] = {name: [None] * len(pixels) for name in questions}
         usages: list[Usage] = []
 
-        def encode(window: Sequence[PreprocessedImage]) -> list[Sequence[Any]]:
+        def encode_window(window: Sequence[PreprocessedImage]) -> list[Sequence[Any]]:
             encoded = iter(self.model.encode([pixels for image in window for pixels in image.views]))
             return [[next(encoded) for _ in image.views] for image in window]
 
@@ -124,7 +124,7 @@ class ImageWritingStage(ImagesStage):
 
         # A model with its own batching gets the whole shard at once, together with its other shards.
         size = BatchSize(len(pixels)) if self.side_by_side else self.image_batch
-        encode_in_windows(encode, pixels, size, run_window)
+        encode_in_windows(encode_window, pixels, size, run_window)
         usage = reduce(Usage.plus, usages, Usage())
         return {
             name: rows.attach_usage(self.tabulate(images, questions[name], of_metric, self.columns), usage)

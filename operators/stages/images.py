@@ -11,7 +11,7 @@ from plumbline.operators.base import rows
 from plumbline.operators.base.batches import BatchSize
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.images.preparing import Edit, PreparedImages, prepare_images
-from plumbline.operators.images.rows import ImageRow, identify, list_image_records
+from plumbline.operators.images.rows import ImageRow, list_image_records, read_image_row
 from plumbline.operators.metrics.metric import View
 from plumbline.operators.stages.stage import Inputs, RowKind, RowStage, StageOptions
 
@@ -20,29 +20,32 @@ RowKey = tuple[str | None, str, str]
 
 
 class QuestionsByPrompt(Protocol):
-    """Protocol of what a metric asks about images, which may depend on the prompt."""
+    """Protocol of a metric's questions about images, which may depend on the prompt."""
 
     def digest(self, prompt_id: str | None) -> str | None:
         """Return the digest of the questions about images of this prompt, or None if the prompt is unknown."""
 
 
-class AnyPrompt:
-    """Questions of a metric that asks the same about every image, whatever its prompt."""
+class PromptIndependentQuestions:
+    """Stands for the questions of a metric that measures every image in the same way, whatever its prompt."""
 
     def digest(self, prompt_id: str | None) -> str:
         return rows.digest_inputs()  # the same for all prompts: the cell's recipe has everything else
 
 
 def select_images_of_view(view: View, image: Image.Image, edit: Edit | None) -> list[Image.Image]:
-    """Return the images of a view in display order; `edit` has the second image of a view that shows one."""
+    """Return the images of a view in display order; if a view shows two images, the second one is from `edit`."""
     source = [] if edit is None or view == "result" else [edit.source]
+    if view in ("edit_pair", "swapped_edit_pair"):
+        assert edit is not None and edit.original is not None, "a table of pairs of edits has the images before them"
+        return [edit.original, *([*source, image] if view == "edit_pair" else [image, *source])]
     if view == "swapped_pair":
         return [image, *source]
     return source if view == "source" else [*source, image]
 
 
 class EarlierRows:
-    """One metric's rows from earlier cells, found again by prompt, image and other inputs (RowKey)."""
+    """Index of one metric's rows in earlier cells, by prompt, image and other inputs (RowKey)."""
 
     def __init__(self, tables: Sequence[pa.Table]) -> None:
         """Index the rows without an error; `tables` must be sorted from newest to oldest."""
@@ -54,10 +57,10 @@ class EarlierRows:
         valid = self.table.column("error").is_null().to_pylist()
         self.numbers: dict[RowKey, int] = {key: number for number, key in enumerate(keys) if valid[number]}
 
-    def take(self, found: Mapping[int, tuple[int, ImageRow]]) -> "ReusedRows":
-        """Return earlier rows with the images' current ids, to be reused in a shard.
+    def select_reused(self, found: Mapping[int, tuple[int, ImageRow]]) -> "ReusedRows":
+        """Return the earlier rows that a shard can reuse, with the ids that the images have in this shard.
 
-        `found` maps the position in the shard to the row's number among the earlier rows, and the current ids.
+        `found` maps each position in the shard to the number of the earlier row and the image's ids in the shard.
         """
         table = self.table.take(pa.array([number for number, _ in found.values()], pa.int64()))
         for field, name in enumerate(ImageRow._fields):
@@ -104,7 +107,7 @@ class ImagesStage(RowStage):
 
     def read_questions(self, inputs: Inputs) -> Mapping[str, Any]:
         """Return each metric's questions about the shard's images; by default they do not depend on the prompts."""
-        return dict.fromkeys(inputs.metrics, AnyPrompt())
+        return dict.fromkeys(inputs.metrics, PromptIndependentQuestions())
 
     def input_digest(self, questions: Any, row: ImageRow, position: int, sources: str | None) -> str | None:
         """Return the digest of a row's inputs except the image itself; None if the prompt is unknown.
@@ -157,12 +160,14 @@ class ImagesStage(RowStage):
             is_known=is_known,
             decoders=self.options.decoders,
         )
-        return PreparedShard(images, questions, {name: earlier[name].take(rows_of) for name, rows_of in found.items()})
+        return PreparedShard(
+            images, questions, {name: earlier[name].select_reused(rows_of) for name, rows_of in found.items()}
+        )
 
     def refuse(self, inputs: Inputs, error: RowError) -> PreparedShard:
         refused = PreparedImages()
         for position, record in enumerate(list_image_records(inputs.rows)):
-            refused.add(position, identify(record, inputs.group), None, error)
+            refused.add(position, read_image_row(record, inputs.group), None, error)
         return PreparedShard(refused, self.read_questions(inputs), {})
 
     def compute(self, prepared: PreparedShard) -> Mapping[str, pa.Table]:
@@ -175,7 +180,7 @@ class ImagesStage(RowStage):
             number_of |= {position: row for row, position in enumerate(reused.positions)}
             in_order = both.take(pa.array([number_of[position] for position in sorted(number_of)], pa.int64()))
             counted = in_order.replace_schema_metadata(computed.schema.metadata)
-            tables[name] = rows.attach_kept(counted, len(reused.positions))
+            tables[name] = rows.attach_kept_count(counted, len(reused.positions))
         return tables
 
     def tabulate(
@@ -214,8 +219,12 @@ class PixelsStage(ImagesStage):
     column: ClassVar[str]
     """Column of the table that contains the measurements of a row's images."""
 
-    def measure(self, images: PreparedImages, questions: Mapping[str, AnyPrompt]) -> Mapping[str, pa.Table]:
+    def measure(
+        self, images: PreparedImages, questions: Mapping[str, PromptIndependentQuestions]
+    ) -> Mapping[str, pa.Table]:
         def make_columns(measured: Sequence[Any]) -> dict[str, Any]:
             return {self.column: [measurements._asdict() for measurements in measured]}
 
-        return dict.fromkeys(questions, self.tabulate(images, AnyPrompt(), images.pixels, make_columns))
+        return dict.fromkeys(
+            questions, self.tabulate(images, PromptIndependentQuestions(), images.pixels, make_columns)
+        )

@@ -19,7 +19,7 @@ from plumbline.operators.stages.answers import (
     QuestionedImagesStage,
     QuestionIndex,
     VqaMetric,
-    collect_answers,
+    make_answer_collectors,
     require_finite,
 )
 from plumbline.operators.stages.stage import StageOptions
@@ -65,7 +65,7 @@ class ModulesStage(QuestionedImagesStage):
 
     def measure(self, images: PreparedImages, questions: Mapping[str, QuestionIndex]) -> Mapping[str, pa.Table]:
         before = self._sum_usage()
-        answers = collect_answers(images, questions)
+        answers = make_answer_collectors(images, questions)
         for first in range(0, len(images.pixels), self.options.image_batch):
             window = range(first, min(first + self.options.image_batch, len(images.pixels)))
             asked = [
@@ -99,15 +99,14 @@ class ModulesStage(QuestionedImagesStage):
     def _run_queries(
         self, name: str, wanted: Sequence[tuple[int, ImageQuery]], images: Sequence[Image.Image]
     ) -> dict[tuple[int, ImageQuery], QueryResult | RowError]:
-        """Return the model's result for each query, or the error if the image cannot be encoded."""
         model = self.models[name]
 
-        def encode(batch: Sequence[int]) -> Sequence[Any]:
+        def encode_batch(batch: Sequence[int]) -> Sequence[Any]:
             features: Sequence[Any] = model.encode([model.preprocess(images[image]) for image in batch])
             return features
 
         shown = list(dict.fromkeys(image for image, _ in wanted))
-        encoded = dict(zip(shown, isolate(encode, shown, self.image_batch), strict=True))
+        encoded = dict(zip(shown, isolate(encode_batch, shown, self.image_batch), strict=True))
         features = {image: feature for image, feature in encoded.items() if not isinstance(feature, RowError)}
         indices = {image: index for index, image in enumerate(features)}
         sound = [(image, query) for image, query in wanted if image in features]
@@ -121,7 +120,9 @@ IndexedQueries = Sequence[tuple[int, ImageQuery]]
 """Pairs of an image's index in the list of features and a query about that image."""
 
 
-def _detect(model: DetectionModel, features: Sequence[Any], queries: IndexedQueries) -> list[QueryResult | RowError]:
+def _run_detector(
+    model: DetectionModel, features: Sequence[Any], queries: IndexedQueries
+) -> list[QueryResult | RowError]:
     wanted = [
         DetectionRequest(image, query.text, query.box_threshold, query.text_threshold) for image, query in queries
     ]
@@ -129,13 +130,14 @@ def _detect(model: DetectionModel, features: Sequence[Any], queries: IndexedQuer
     return [boxes if isinstance(boxes, RowError) else QueryResult(boxes=tuple(boxes)) for boxes in found]
 
 
-def _read(model: ReadingModel, features: Sequence[Any], queries: IndexedQueries) -> list[QueryResult | RowError]:
+def _run_reader(model: ReadingModel, features: Sequence[Any], queries: IndexedQueries) -> list[QueryResult | RowError]:
     texts = model.ocr([features[image] for image, _ in queries])
     return [text if isinstance(text, RowError) else QueryResult(text=text) for text in texts]
 
 
-def _answer(model: LikelihoodModel, features: Sequence[Any], queries: IndexedQueries) -> list[QueryResult | RowError]:
-    """Return the likeliest choice for queries with choices, and the model's own words for other queries."""
+def _run_vqa_model(
+    model: LikelihoodModel, features: Sequence[Any], queries: IndexedQueries
+) -> list[QueryResult | RowError]:
     asked = [Question(image, query.text, query.choices) for image, query in queries]
     closed = list(dict.fromkeys(question for question in asked if question.choices))
     free = list(dict.fromkeys(question for question in asked if not question.choices))
@@ -152,4 +154,4 @@ def _answer(model: LikelihoodModel, features: Sequence[Any], queries: IndexedQue
     return [answer if isinstance(answer, RowError) else QueryResult(text=answer) for answer in found]
 
 
-_RUNNERS: Mapping[str, Any] = {"detector": _detect, "reader": _read, "model": _answer}
+_RUNNERS: Mapping[str, Any] = {"detector": _run_detector, "reader": _run_reader, "model": _run_vqa_model}

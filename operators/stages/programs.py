@@ -68,7 +68,10 @@ def generate(model: GenerateModel | None, asked: Sequence[ProgramRequest]) -> Se
 def generate_from_images(
     model: ImageGenerateModel, features: Sequence[object], requests: Sequence[ImageRequest]
 ) -> Sequence[Reply]:
-    """Return the model's replies about images; a failing request does not affect the other requests."""
+    """Return the model's replies about images; a failing request does not affect the other requests.
+
+    Raises the error if no later request can succeed, for example because the device is lost.
+    """
     try:
         return call_and_count(lambda batch: model.generate_from_images(features, batch), requests)
     except Exception as error:
@@ -78,7 +81,6 @@ def generate_from_images(
 
 
 def _is_hopeless(error: Exception) -> bool:
-    """Return True if, after this error, no request to the model can succeed."""
     return is_device_lost(error) or isinstance(error, ModelError)
 
 

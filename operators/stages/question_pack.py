@@ -39,7 +39,7 @@ class PackIndex:
             self.ids_by_text[collapse_spaces(asked[0]["prompt"])].append(prompt_id)
 
     def find_id(self, prompt_id: str, text: str) -> str | RowError:
-        """Return the id by which the pack contains a prompt, or an error if it does not.
+        """Return the id under which the pack has a prompt's questions, or an error if it has none.
 
         The id is `prompt_id` if the pack's prompt with this id has the same text (except for white space). Otherwise it
         is the id of the only prompt with this text.
@@ -73,7 +73,7 @@ def select_questions(prompts: pa.Table, pack: PackIndex, metric: PackedMetric) -
 def _select_usable_rows(
     packed: Sequence[Mapping[str, Any]], metric: PackedMetric
 ) -> Sequence[Mapping[str, Any]] | RowError:
-    """Return a prompt's questions, or an error if the metric cannot use them; leave out texts to find in the image."""
+    """Return a prompt's questions, without texts that the image should show; an error if the metric cannot use them."""
     asked = [row for row in packed if not _is_text(row)]
     if not asked:
         return ONLY_TEXTS_ERROR
@@ -86,7 +86,6 @@ def _select_usable_rows(
 
 
 def _is_text(row: Mapping[str, Any]) -> bool:
-    """Return True if a row contains a text that should appear in the image, and not a question."""
     return row.get("kind") == TEXT_KIND and row.get("answer") is not None and not row.get("choices")
 
 

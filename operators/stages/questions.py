@@ -118,7 +118,7 @@ def write_questions(
     written = {**kept, **dict(zip(new, map(make_question_rows, ran.results), strict=True))}
     records = [{**row, "prompt_id": prompt_id, "prompt": text} for prompt_id, text in asked for row in written[text]]
     table = rows.attach_usage(rows.table(records, schemas.QUESTIONS), ran.usage)
-    return rows.attach_kept(table, sum(record["prompt"] in kept for record in records))
+    return rows.attach_kept_count(table, sum(record["prompt"] in kept for record in records))
 
 
 def _write_or_error(text: str, metric: QuestionWritingMetric) -> Writing[Sequence[WrittenQuestion] | RowError]:

@@ -105,7 +105,7 @@ def _score_row(row: Mapping[str, Any], written: "WrittenIndex | None", metric: M
         return {"error": rows.error_value(error)}
     images = [Evidence(image, _join_answers(image, written)) for image in rows.split_by_image(row)]
     scored = combine([metric.score(evidence) for evidence in images])
-    return {**_score_columns(scored), "basis": written.bases[row["prompt_id"]]}
+    return {**_make_score_columns(scored), "basis": written.bases[row["prompt_id"]]}
 
 
 def _score_calls(
@@ -122,14 +122,14 @@ def _score_calls(
         images.append(scored)
         read = [one for one in scored if one is not None]
         means.append(average_images([one for one in read if one.error is None] or read[:1], "Ask"))
-    columns = _score_columns(combine(means))
+    columns = _make_score_columns(combine(means))
     if len(images[0]) == 1:
         return columns
     by_call = ([one for one in each if one is not None] for each in zip(*images, strict=True))
     return {**columns, "asks": [combine(each).score if len(each) == len(images) else None for each in by_call]}
 
 
-def _score_columns(scored: Scored) -> dict[str, Any]:
+def _make_score_columns(scored: Scored) -> dict[str, Any]:
     return {
         "score": scored.score,
         "n_questions": scored.n_questions,
@@ -206,14 +206,14 @@ class WrittenIndex:
                 self.priors[row["prompt_id"], answer["question_id"]] = _read_logprobs(answer)
 
     def matches(self, answers: pa.Table) -> bool:
-        """Return True if the answers (schema ANSWERS) belong to these questions; rows with an error are ignored."""
+        """Return True if the answers (schema ANSWERS) were given to these questions; rows with an error are ignored."""
         sound = answers.filter(answers.column("error").is_null())
         pairs = zip(*(sound.column(name).to_pylist() for name in ("prompt_id", "basis")), strict=True)
         return all(self._question_digests.get(prompt_id) == basis for prompt_id, basis in pairs)
 
     @cached_property
     def _question_digests(self) -> dict[str, str]:
-        """Return the digest of each prompt's asked questions by prompt_id, as in the column `basis` of the answers."""
+        """Return a digest of each prompt's asked questions, by prompt_id, as in the column `basis` of answers."""
         return {
             prompt_id: rows.digest_inputs(*(one.question_id for one in written if is_asked(one.keep)))
             for prompt_id, written in self.questions.items()

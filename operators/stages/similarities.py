@@ -33,7 +33,7 @@ class SimilarityMetric(Protocol):
 
     @property
     def compares(self) -> Compares:
-        """What is compared, such as `prompt` (images with their prompts) or `source` (edits with their sources)."""
+        """What images are compared with, such as `prompt` (their prompts) or `source` (the images before an edit)."""
 
     @property
     def captions(self) -> tuple[str, ...]:
@@ -46,8 +46,8 @@ class SimilarityMetric(Protocol):
         """Return the text to compare with the prompt's images."""
 
 
-Texts = tuple[str, ...] | RowError
-"""Texts to compare an image with (one text, two for a change, none for a source), or an error."""
+TextsOrError = tuple[str, ...] | RowError
+"""Texts compared with an image, or an error: one text, two for a change, none for a source or an image alone."""
 
 
 class PromptTexts(NamedTuple):
@@ -58,9 +58,9 @@ class PromptTexts(NamedTuple):
     captions: Mapping[str, Sequence[Any]] = {}
     """Captions of the shard's rows, by column."""
 
-    def texts(self, prompt_id: str | None, position: int) -> Texts:
+    def texts(self, prompt_id: str | None, position: int) -> TextsOrError:
         """Return the texts for the row at index `position` of the shard, or an error if it has no usable texts."""
-        if self.metric.compares == "source":
+        if self.metric.compares in ("source", "image"):
             return ()
         names = self.metric.captions
         if not names:
@@ -142,7 +142,9 @@ class SimilaritiesStage(ImagesStage):
 
     def measure(self, images: PreparedImages, questions: Mapping[str, PromptTexts]) -> Mapping[str, pa.Table]:
         """Return each metric's table; metrics that make the same comparison share one, so the model is called once."""
-        features = {rule: self._encode(images, rule) for rule in {texts.metric.pixels for texts in questions.values()}}
+        features = {
+            rule: self._encode_views(images, rule) for rule in {texts.metric.pixels for texts in questions.values()}
+        }
         by_comparison: dict[Any, pa.Table] = {}
         tables = {}
         for name, prompts in questions.items():
@@ -152,13 +154,12 @@ class SimilaritiesStage(ImagesStage):
             comparison = texts, metric.measure, metric.pixels, metric.compares
             if comparison not in by_comparison:
                 each = [of_row for of_row, count in zip(texts, images.counts, strict=True) for _ in range(count)]
-                compared = self._compare(features[metric.pixels], each, metric.measure)
+                compared = self._compare_images(features[metric.pixels], each, metric.measure)
                 by_comparison[comparison] = self.tabulate(images, prompts, compared, make_similarity_columns)
             tables[name] = by_comparison[comparison]
         return tables
 
-    def _encode(self, images: PreparedImages, rule: PixelRule) -> list[Any]:
-        """Return the encoding or the error of every view of each image, image by image."""
+    def _encode_views(self, images: PreparedImages, rule: PixelRule) -> list[Any]:
         pixels = [view for shown in images.pixels for view in shown[rule]]
         encoded: list[Any] = []
         while len(encoded) < len(pixels):
@@ -166,10 +167,9 @@ class SimilaritiesStage(ImagesStage):
             encoded += isolate(self.model.encode, batch, self.image_batch)
         return encoded
 
-    def _compare(
-        self, features: Sequence[Any], texts: Sequence[Texts], measure: Measure
+    def _compare_images(
+        self, features: Sequence[Any], texts: Sequence[TextsOrError], measure: Measure
     ) -> list[ComparisonResult | RowError]:
-        """Return, for each image, the comparison with its texts or its source, or the error of one of these."""
         count = len(self.views)
         pairs: list[Pair] = []
         errors: list[RowError | None] = []

@@ -38,7 +38,7 @@ class StaleInput(PlumblineError):
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """Tables that a stage reads: they are loaded when needed, and concatenated.
+    """Tables that a stage reads, loaded when they are needed and joined to one table.
 
     Two Upstreams are equal if their names and states are equal.
     """
@@ -150,7 +150,7 @@ class Stage(ABC):
         return metric.ablation if cls.shuffles_words and has_model else None
 
     @classmethod
-    def calls_of_row(cls, metric: Metric, words: float) -> float:
+    def estimate_calls_per_row(cls, metric: Metric, words: float) -> float:
         """Return an estimate of the model calls for one row of prompts with this mean number of content words."""
         if not cls.calls:
             return 0.0
@@ -160,12 +160,17 @@ class Stage(ABC):
 
     @classmethod
     def roles(cls, metric: Metric) -> dict[str, str]:
-        """Return the roles of the stage's models by metric option; its own model, if there is one, comes first."""
+        """Map each metric option that names a model of this stage to the model's role; the model it runs is first."""
         return {key: metric.roles[key] for key in cls.calls if key in metric.roles}
 
     @classmethod
+    def needed_call(cls, key: str, metrics: Collection[Any], family: Family[Any]) -> Call:
+        """Return the call that a model of this family must serve, if `metrics` use it under this key of `calls`."""
+        return cls.calls[key]
+
+    @classmethod
     def trial_call(cls, key: str, metrics: Collection[Any]) -> Call:
-        """Return the model call with which a service is tested before the sweep begins.
+        """Return the call that is sent to a service as a test before the sweep begins.
 
         `key` is the key of the service's model in `calls`, and `metrics` are the metrics that use it.
         """

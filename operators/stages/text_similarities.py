@@ -22,7 +22,7 @@ class TextSimilarityMetric(Protocol):
     def read_from(self) -> str:
         """Stage that writes the text: `captions` or `descriptions`."""
 
-    def find_synonyms(self) -> WordNet | None: ...
+    def find_synonym_wordnet(self) -> WordNet | None: ...
 
     def text_similarity_options(self) -> dict[str, Any]:
         """Return, by name, the options of the comparison; METEOR is used if the metric has no role `embedder`."""
@@ -57,17 +57,19 @@ class TextSimilaritiesStage(DerivedStage):
 
     def run_images(self, images: Sequence[tuple[Any, tuple[str, str]]]) -> ProgramResults[ComparisonResult]:
         if "embedder" not in self.models:
-            scores = [compute_meteor(about, prompt, metric.find_synonyms()) for metric, (prompt, about) in images]
+            scores = [
+                compute_meteor(about, prompt, metric.find_synonym_wordnet()) for metric, (prompt, about) in images
+            ]
             return ProgramResults([ComparisonResult(score, False) for score in scores], Usage())
         embedder: TextEmbedder = self.models["embedder"]
 
-        def embed(batch: Sequence[str]) -> list[EmbeddedText]:
+        def embed_batch(batch: Sequence[str]) -> list[EmbeddedText]:
             encoded = embedder.encode_texts(batch)
             return list(zip(encoded.features, encoded.truncated, strict=True))
 
         texts = list(dict.fromkeys(text for _, pair in images for text in pair))
-        embedded = dict(zip(texts, isolate(embed, texts), strict=True))
-        results = [_compare(embedded[prompt], embedded[about]) for _, (prompt, about) in images]
+        embedded = dict(zip(texts, isolate(embed_batch, texts), strict=True))
+        results = [_compare_embeddings(embedded[prompt], embedded[about]) for _, (prompt, about) in images]
         return ProgramResults(results, Usage(calls=len(texts)))
 
     def columns(self, results: Sequence[ComparisonResult]) -> dict[str, Any]:
@@ -78,7 +80,7 @@ EmbeddedText = tuple[Any, bool]
 """A unit-length embedding, and whether the text was truncated."""
 
 
-def _compare(first: EmbeddedText | RowError, second: EmbeddedText | RowError) -> ComparisonResult | RowError:
+def _compare_embeddings(first: EmbeddedText | RowError, second: EmbeddedText | RowError) -> ComparisonResult | RowError:
     if isinstance(first, RowError):
         return first
     if isinstance(second, RowError):

@@ -112,14 +112,14 @@ class JudgedPrompts(NamedTuple):
             "questions", f"lacks prompt {prompt_id!r}"
         )
 
-    def context(self, prompt_id: str | None) -> dict[str, Sequence[Any]]:
-        """Return the keyword arguments that the metric's program takes besides the prompt's text."""
+    def make_context(self, prompt_id: str | None) -> dict[str, Sequence[Any]]:
+        """Return the keyword arguments of the metric's program: questions, and skills if the metric uses them."""
         questions = self.written.questions.get(prompt_id or "", ()) if self.written is not None else ()
         skills = {} if self.skills is None else {"skills": self.skills.get(prompt_id or "", ())}
         return {"questions": questions, **skills}
 
     def digest(self, prompt_id: str | None) -> str | None:
-        text, context = self.find_prompt(prompt_id), self.context(prompt_id)
+        text, context = self.find_prompt(prompt_id), self.make_context(prompt_id)
         ids = [question.question_id for question in context["questions"]]
         return rows.digest_inputs(text, *ids, *context.get("skills", ())) if isinstance(text, str) else None
 
@@ -163,5 +163,5 @@ class InspectionsStage(JudgingStage, ImageWritingStage):
         if isinstance(text, RowError):
             return text
         metric = self.metrics[task.metric]
-        inspect = partial(metric.inspect, text, **prompts.context(task.row.prompt_id))
+        inspect = partial(metric.inspect, text, **prompts.make_context(task.row.prompt_id))
         return (yield from ask_repeatedly(inspect, count_repeats(metric)))

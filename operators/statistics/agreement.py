@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from plumbline.operators.base.extensions import explain_missing_extra
 from plumbline.operators.statistics.bootstrap import (
     CORRELATIONS,
-    UNDEFINED,
+    UNDEFINED_INTERVAL,
     Interval,
     Prompts,
     compute_student_interval,
@@ -86,9 +86,9 @@ distinct values.
 
 
 def compute_spearman_viescore(human: Floats, metric: Floats, generators: NDArray[np.int64]) -> float:
-    """Return Spearman's rho within generators, averaged as in VIEScore's release; nan if any rho is undefined.
+    """Return Spearman's rho within generators, averaged as in VIEScore's code; nan if any rho is undefined.
 
-    The release intends to average Fisher's z, but averages the correlations themselves and then takes the hyperbolic
+    That code is meant to average Fisher's z, but averages the correlations themselves and then takes the hyperbolic
     tangent, so the result is nearer to 0 than the mean. Source: TIGER-AI-Lab/VIEScore, average_correlation in
     paper_implementation/analyze_json.ipynb.
     """
@@ -100,7 +100,7 @@ def measure_raters_viescore(ratings: pd.DataFrame) -> float:
     """Return the raters' agreement by `spearman_viescore`, given a long table (unit, generator, rater, rating).
 
     Each rater is compared with the mean of the other raters. The results are averaged over raters and then over
-    generators (iterate_all_results_human2human in VIEScore's release).
+    generators (upstream's iterate_all_results_human2human).
     """
     by_generator = []
     for _, rows in ratings.groupby("generator", sort=False):
@@ -147,7 +147,7 @@ def compute_alpha_interval(ratings: pd.DataFrame, sampling: Sampling) -> Interva
     """
     values = np.unique(ratings["rating"], return_inverse=True)[1]
     if Prompts(ratings["prompt_id"].to_list()).count_differing(values.astype(np.float64)) < MIN_DIFFERING_PROMPTS:
-        return UNDEFINED
+        return UNDEFINED_INTERVAL
     prompt_codes = np.unique(ratings["prompt_id"].astype(str), return_inverse=True)[1]
     units, first, unit_codes = np.unique(ratings["unit"].astype(str), return_index=True, return_inverse=True)
     counts = np.zeros((len(units), int(values.max()) + 1))
@@ -167,7 +167,6 @@ def compute_alpha_interval(ratings: pd.DataFrame, sampling: Sampling) -> Interva
 
 
 def _compute_ordinal_alphas(coincidences: Floats) -> Floats:
-    """Return the alpha of each matrix (..., values, values): nan without pairs of ratings, 1 for a single value."""
     margins = coincidences.sum(axis=-1)
     total = margins.sum(axis=-1)
     ranks = margins.cumsum(axis=-1) - margins / 2

@@ -23,9 +23,9 @@ Longs = NDArray[np.int64]
 MIN_DIFFERING_PROMPTS = 6  # minimum number of prompts that differ from the rest; the same as for corrected means
 ROUNDING_TOLERANCE = 1e-12
 FISHER_LIMIT = 0.999  # statistics nearer to an end of their scale are moved here: Fisher's transform of it is infinite
-MAX_WEIGHTS = 1 << 20  # weights in memory at a time
+MAX_WEIGHTS_IN_MEMORY = 1 << 20
 MAX_PROMPTS_IN_PAIRS = 5_000  # limit for pairs between prompts, whose matrices have a row and column per prompt
-ROWS_OF_PAIRS = 512
+PAIR_ROWS_AT_ONCE = 512
 DEFAULT_SAMPLING = Sampling()
 
 
@@ -36,7 +36,7 @@ class Interval(NamedTuple):
     high: float
 
 
-UNDEFINED = Interval(math.nan, math.nan)
+UNDEFINED_INTERVAL = Interval(math.nan, math.nan)
 
 
 class Scale(NamedTuple):
@@ -84,7 +84,7 @@ class Prompts:
         scale.
         """
         if self.count < 2:
-            return UNDEFINED
+            return UNDEFINED_INTERVAL
         random = np.random.default_rng(self.sampling.seed)
         values = [
             statistic(np.concatenate([self.rows[code] for code in random.integers(self.count, size=self.count)]))
@@ -101,7 +101,7 @@ class Prompts:
     def ratio_interval(self, numerators: Floats, denominators: Floats, scale: Scale | None = None) -> Interval:
         """Return the interval of sum(numerators) / sum(denominators), each with one value per prompt."""
         if self.count < 2 or not denominators.sum():
-            return UNDEFINED
+            return UNDEFINED_INTERVAL
         if scale is not None:
             return compute_gaffke_interval(numerators, denominators, scale, self.sampling)
         drawn = self.multiplicities()
@@ -128,14 +128,14 @@ class Prompts:
                 if len(rows) > 1:
                     values[prompt], counted[prompt] = compute_pairwise_accuracy(human[rows], metric[rows], epsilon), 1
             return self.ratio_interval(values, counted, SHARES)
-        if not 2 <= self.count <= MAX_PROMPTS_IN_PAIRS or not self.all_vary(human, metric):
-            return UNDEFINED
+        if not 2 <= self.count <= MAX_PROMPTS_IN_PAIRS or not self.have_enough_variation(human, metric):
+            return UNDEFINED_INTERVAL
         order = np.concatenate(self.rows)
         human, metric, codes = human[order], metric[order], self.codes[order]
         starts = np.searchsorted(codes, np.arange(self.count))
         hits = np.zeros((self.count, self.count))  # number of correct pairs of rows, for every pair of prompts
-        for first in range(0, len(order), ROWS_OF_PAIRS):
-            rows = np.arange(first, min(first + ROWS_OF_PAIRS, len(order)))
+        for first in range(0, len(order), PAIR_ROWS_AT_ONCE):
+            rows = np.arange(first, min(first + PAIR_ROWS_AT_ONCE, len(order)))
             is_correct = find_correct_pairs(human, metric, epsilon, rows)
             np.add.at(hits, codes[rows], np.add.reduceat(is_correct, starts, axis=1, dtype=np.int32))
         sizes = np.diff(np.append(starts, len(order))).astype(np.float64)
@@ -146,8 +146,11 @@ class Prompts:
             resampled = ((drawn @ correct) * drawn).sum(axis=1) / ((drawn @ pairs) * drawn).sum(axis=1)
         return compute_student_interval(float(correct.sum() / pairs.sum()), resampled, self.count, SHARES)
 
-    def all_vary(self, *columns: Floats) -> bool:
-        """Return True if, in every column of values (n,), enough prompts differ from the rest for an interval."""
+    def have_enough_variation(self, *columns: Floats) -> bool:
+        """Return True if every column of values (n,) varies between enough prompts to compute an interval.
+
+        At least MIN_DIFFERING_PROMPTS prompts must have a value other than the column's most common value.
+        """
         return all(self.count_differing(values) >= MIN_DIFFERING_PROMPTS for values in columns)
 
 
@@ -159,7 +162,7 @@ def compute_student_interval(value: float, resampled: Floats, count: int, scale:
     """
     defined = resampled[np.isfinite(resampled)]
     if len(defined) < len(resampled) / 2 or not math.isfinite(value) or np.ptp(defined) < ROUNDING_TOLERANCE:
-        return UNDEFINED
+        return UNDEFINED_INTERVAL
     values = np.append(value, defined)
     if scale is not None:
         values = (2 * values - scale.greatest - scale.least) / (scale.greatest - scale.least)
@@ -222,7 +225,7 @@ def compute_gaffke_interval(numerators: Floats, denominators: Floats, scale: Sca
     """
     random = np.random.default_rng(sampling.seed)
     kinds, counts = np.unique(np.column_stack([numerators, denominators]), axis=0, return_counts=True)
-    draws = max(1, MAX_WEIGHTS // len(kinds))
+    draws = max(1, MAX_WEIGHTS_IN_MEMORY // len(kinds))
     drawn = [
         random.standard_gamma(counts, (min(draws, sampling.resamples - first), len(kinds))) @ kinds
         for first in range(0, sampling.resamples, draws)

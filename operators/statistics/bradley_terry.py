@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
 ELO_PER_UNIT = 400 / math.log(10)
-MAX_STEPS = 100
+MAX_NEWTON_STEPS = 100
 MAX_STRENGTH_STEP = 2.0  # largest change of a strength in one step of Newton's method, in natural units
 CONVERGENCE_TOLERANCE = 1e-10
 PROMPTS_AT_ONCE = 256
@@ -98,7 +98,7 @@ def fit_strengths(contrasts: Floats, wins: Floats, counts: Floats) -> Floats:
         counts: Number of comparisons of each pair (pairs,).
     """
     strengths = np.zeros(contrasts.shape[1])
-    for _ in range(MAX_STEPS):
+    for _ in range(MAX_NEWTON_STEPS):
         expected = scipy.special.expit(contrasts @ strengths)
         information = _add_constant(contrasts.T @ (contrasts * (counts * expected * (1 - expected))[:, None]))
         step = np.linalg.solve(information, contrasts.T @ (wins - counts * expected))
@@ -122,17 +122,17 @@ def _leave_out_each_prompt(
     expected = scipy.special.expit(strengths[first] - strengths[second])
     scores = np.where(present, wins - expected, 0.0) @ make_contrasts(first, second, len(strengths))
     weights = present * (expected * (1 - expected))
-    information = _inform(weights.sum(axis=0), first, second, len(strengths))
+    information = _compute_information(weights.sum(axis=0), first, second, len(strengths))
     shifts = np.full(scores.shape, math.inf)
     for start in range(0, len(scores), PROMPTS_AT_ONCE):
         part = slice(start, start + PROMPTS_AT_ONCE)
-        without = _add_constant(information - _inform(weights[part], first, second, len(strengths)))
+        without = _add_constant(information - _compute_information(weights[part], first, second, len(strengths)))
         with contextlib.suppress(np.linalg.LinAlgError):  # without a prompt, some generators are not compared
             shifts[part] = -np.linalg.solve(without, scores[part, :, None])[..., 0]
     return shifts
 
 
-def _inform(weights: Floats, first: Indices, second: Indices, generators: int) -> Floats:
+def _compute_information(weights: Floats, first: Indices, second: Indices, generators: int) -> Floats:
     """Return the information matrices of the strengths (..., generators, generators).
 
     `weights` (..., pairs) is the information that the comparisons of each pair contain about the difference of

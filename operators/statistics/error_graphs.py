@@ -75,20 +75,24 @@ def score_graph(nodes: Sequence[ErrorNode], convention: Convention) -> GraphScor
         walks = walks if any(node.level == 0 for node in nodes) else []
         scored = np.reshape([_count_scores(walk) for walk in walks], (-1, n_metrics))
         weights = np.where(scored > 1, scored, 0.0)
-        orders = np.reshape([_correlate(walk, "average") for walk in walks], (-1, 2, n_metrics))
+        orders = np.reshape([_correlate_walk(walk, "average") for walk in walks], (-1, 2, n_metrics))
         separation, delta = np.where(_count_scores(nodes) > 0, _compare_nodes(nodes), math.nan)
-        return GraphScores(_average(orders[:, 0], weights), _average(orders[:, 1], weights), separation, delta)
+        return GraphScores(
+            _average_walks(orders[:, 0], weights), _average_walks(orders[:, 1], weights), separation, delta
+        )
     sizes = [sum(len(node.scores) for node in walk) if convention == "published" else 1 for walk in walks]
     weights = np.array(sizes, np.float64)[:, None]
-    orders = np.array([_correlate(walk, "min" if convention == "paper" else "average") for walk in walks])
+    orders = np.array([_correlate_walk(walk, "min" if convention == "paper" else "average") for walk in walks])
     separations, deltas = [], []
     for walk in walks:
         pairs = list(pairwise(walk) if convention == "paper" else combinations(walk, 2))
         distances = [compute_kolmogorov_smirnov(first.scores, second.scores) for first, second in pairs]
         separations.append(np.mean(distances, axis=0) if pairs else np.zeros(orders.shape[-1]))
-        falls = [_mean_scores(above) - _mean_scores(below) for above, below in pairwise(walk)]
+        falls = [_compute_mean_scores(above) - _compute_mean_scores(below) for above, below in pairwise(walk)]
         deltas.append(np.mean(falls, axis=0) if falls else np.zeros(orders.shape[-1]))
-    return GraphScores(*(_average(values, weights) for values in (orders[:, 0], orders[:, 1], separations, deltas)))
+    return GraphScores(
+        *(_average_walks(values, weights) for values in (orders[:, 0], orders[:, 1], separations, deltas))
+    )
 
 
 def iterate_walks(nodes: Sequence[ErrorNode], *, root_pairs: bool) -> Iterator[tuple[ErrorNode, ...]]:
@@ -105,17 +109,15 @@ def iterate_walks(nodes: Sequence[ErrorNode], *, root_pairs: bool) -> Iterator[t
 
 
 def _count_scores(nodes: Sequence[ErrorNode]) -> Floats:
-    """Return the number of images with a score (metrics,) over all nodes."""
     return np.asarray(np.isfinite(np.concatenate([node.scores for node in nodes])).sum(axis=0), np.float64)
 
 
-def _average(values: Sequence[Floats] | Floats, weights: Floats) -> Floats:
-    """Return the weighted mean over walks of values (walks, metrics); nan if all weights are 0."""
+def _average_walks(values: Sequence[Floats] | Floats, weights: Floats) -> Floats:
     with np.errstate(invalid="ignore"):
         return np.asarray((np.asarray(values) * weights).sum(axis=0) / weights.sum(axis=0))
 
 
-def _correlate(walk: Sequence[ErrorNode], ties: Literal["average", "min"]) -> tuple[Floats, Floats]:
+def _correlate_walk(walk: Sequence[ErrorNode], ties: Literal["average", "min"]) -> tuple[Floats, Floats]:
     """Return Spearman's rho and Kendall's tau-b between level and score by metric; 0 if undefined.
 
     Equal values get the mean of their ranks (`average`) or the lowest rank (`min`, equation 1). A loop over scipy's two
@@ -133,15 +135,16 @@ def _correlate(walk: Sequence[ErrorNode], ties: Literal["average", "min"]) -> tu
         x = scipy.stats.rankdata(levels, method=ties)
         y = scipy.stats.rankdata(scores, method=ties, axis=0)
         x, y = x - x.mean(), y - y.mean(axis=0)
-        spearman[metrics] = _divide(x @ y, np.sqrt((x @ x) * (y * y).sum(axis=0)))
+        spearman[metrics] = _divide_or_zero(x @ y, np.sqrt((x @ x) * (y * y).sum(axis=0)))
         x = np.sign(levels[:, None] - levels[None, :])
         y = np.sign(scores[:, None] - scores[None, :])
-        kendall[metrics] = _divide(np.einsum("ij,ijm->m", x, y), np.sqrt((x * x).sum() * (y * y).sum(axis=(0, 1))))
+        kendall[metrics] = _divide_or_zero(
+            np.einsum("ij,ijm->m", x, y), np.sqrt((x * x).sum() * (y * y).sum(axis=(0, 1)))
+        )
     return spearman, kendall
 
 
-def _divide(numerator: Floats, denominator: Floats) -> Floats:
-    """Return numerator / denominator for each element; 0 if both are 0."""
+def _divide_or_zero(numerator: Floats, denominator: Floats) -> Floats:
     return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
 
 
@@ -160,7 +163,7 @@ def compute_kolmogorov_smirnov(first: Floats, second: Floats) -> Floats:
     return np.asarray(np.fmax.reduce(np.abs(distributions[0] - distributions[1]), axis=0))
 
 
-def _mean_scores(node: ErrorNode) -> Floats:
+def _compute_mean_scores(node: ErrorNode) -> Floats:
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(np.nansum(node.scores, axis=0) / np.isfinite(node.scores).sum(axis=0))
 
@@ -175,9 +178,11 @@ def _compare_nodes(nodes: Sequence[ErrorNode]) -> tuple[Floats, Floats]:
     complete = [np.isfinite(np.concatenate([first.scores, second.scores])).all(axis=0) for first, second in pairs]
     counted = np.reshape(complete, shape).astype(bool)
 
-    def average(values: Sequence[Floats]) -> Floats:
+    def average_or_zero(values: Sequence[Floats]) -> Floats:
         total = np.where(counted, np.reshape(values, shape), 0.0).sum(axis=0)
-        return _divide(total, counted.sum(axis=0).astype(np.float64))
+        return _divide_or_zero(total, counted.sum(axis=0).astype(np.float64))
 
     separations = [compute_kolmogorov_smirnov(first.scores, second.scores) for first, second in pairs]
-    return average(separations), average([_mean_scores(first) - _mean_scores(second) for first, second in pairs])
+    return average_or_zero(separations), average_or_zero(
+        [_compute_mean_scores(first) - _compute_mean_scores(second) for first, second in pairs]
+    )

@@ -62,7 +62,7 @@ def rank_pairs(leads: Floats, order: Indices, looks: NDArray[np.int64], options:
     ordered = order_differences_by_pair(leads, order)
     seen = np.arange(len(order)) < looks[:, None]
     ordered = np.where(seen[..., None], ordered, math.nan)
-    indifference = options.indifference_of("")
+    indifference = options.get_indifference("")
     evidence = compute_evidence(ordered, options, indifference, pairs)
     # The strongest evidence so far: a rejection of a hypothesis at any earlier look is valid.
     strongest = [np.where(seen, log_e, -math.inf).max(axis=-1) for log_e in evidence]
@@ -74,8 +74,8 @@ def rank_pairs(leads: Floats, order: Indices, looks: NDArray[np.int64], options:
     # as if PROMPTS_PER_LOOK further prompts were ties
     lead = np.abs(np.nansum(ordered, axis=(1, 2))) / (n + PROMPTS_PER_LOOK)
     threshold = math.log(2 * max(int(undecided.sum()), 1) / options.alpha)
-    apart = _expect_prompts(threshold - np.maximum(strongest[0], strongest[1]), lead)
-    alike = _expect_prompts(threshold - np.minimum(strongest[2], strongest[3]), indifference - lead)
+    apart = _estimate_remaining_prompts(threshold - np.maximum(strongest[0], strongest[1]), lead)
+    alike = _estimate_remaining_prompts(threshold - np.minimum(strongest[2], strongest[3]), indifference - lead)
     remaining = np.where(seen[..., None], 0, order >= 0).sum(axis=(1, 2)).astype(np.float64)
     left = np.where(undecided & (n > 0), np.minimum(np.minimum(apart, alike), remaining), 0.0)
     open_pairs = np.flatnonzero(undecided & (remaining > 0))
@@ -87,8 +87,8 @@ def order_differences_by_pair(leads: Floats, order: Indices) -> Floats:
     return np.stack([order_differences(own, order) for own in leads.T])
 
 
-def _expect_prompts(missing: Floats, gap: Floats) -> Floats:
-    """Return how many more prompts are expected until a pair is decided; infinite if its lead (`gap`) is 0.
+def _estimate_remaining_prompts(missing: Floats, gap: Floats) -> Floats:
+    """Return the expected number of further prompts until a pair is decided; infinite if its lead (`gap`) is 0.
 
     `missing` is the amount by which the logarithm of the e-process must still grow. With the best bet, it grows by
     about gap^2 / 2 per prompt if the outcomes are wins and losses.

@@ -31,11 +31,11 @@ RatingStatistic = Literal[
 ]
 Level = Literal["nominal", "ordinal", "interval"]
 """Level of measurement, which defines the distance between two ratings in Krippendorff's alpha."""
-Unsure = Literal["left_out", "tied"]
+UnsureHandling = Literal["left_out", "tied"]
 """Treatment of pairs that people do not decide: left out, or counted as right if the metric ties both images."""
-EqualScores = Literal["half", "wrong"]
+EqualScoreHandling = Literal["half", "wrong"]
 """Credit for a pair with equal scores that people decide: half a pair, as expected from a coin toss, or none, as in
-releases that count only the same choice as right.
+published code that counts only the same choice as right.
 """
 ZeroHandling = Literal["wilcox", "pratt"]
 """Treatment of pairs without a difference in the signed-rank test: dropped before the pairs are ranked (`wilcox`), or
@@ -91,18 +91,20 @@ class Adaptive(BoundsChecked):
         BoundsChecked.__post_init__(self)
         low, high = self.range
         if not low < high:
-            raise ConfigError(f"adaptive.range: expected the lowest and the highest score, got {[low, high]}")
+            raise ConfigError(
+                f"adaptive.range: expected the lowest and the highest score, got {[low, high]}; put the lowest first"
+            )
         values = self.indifference.values() if isinstance(self.indifference, Mapping) else [self.indifference]
         for value in values:
             if not 0 <= value < float("inf"):
-                raise ConfigError(f"adaptive.indifference: expected 0 or more, got {value}")
+                raise ConfigError(f"adaptive.indifference: expected 0 or more, got {value}; raise it, or set 0")
 
     @property
     def width(self) -> float:
         """The largest possible difference between two scores."""
         return self.range[1] - self.range[0]
 
-    def indifference_of(self, metric: str) -> float:
+    def get_indifference(self, metric: str) -> float:
         """Return the indifference for a metric; 0 if it is set only for other metrics."""
         if isinstance(self.indifference, Mapping):
             return self.indifference.get(metric, 0.0)

@@ -68,7 +68,7 @@ def measure_order_bias(prompts: NDArray[np.int64], first_order: Floats, second_o
 
 
 class Cycles(NamedTuple):
-    """Triples of generators whose three pairs are all decided on a prompt, and those that go in a circle."""
+    """Numbers of triples, and of circular triples, of generators whose three pairs a judge decided on a prompt."""
 
     triples: int
     circular: int

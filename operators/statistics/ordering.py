@@ -125,10 +125,11 @@ def _count_signs(sizes: Longs, counts: Longs, largest: int) -> float | None:
 
 
 def flip_signs(differences: Floats) -> float:
-    """Return the two-sided p-value of the hypothesis that differences (n,) have mean 0, over all signs of their sizes.
+    """Return the two-sided p-value of the hypothesis that differences (n,) have mean 0, by a sign-flip test.
 
-    It is exact for few differences if each is as likely as its negative, as between equally good generators. For many
-    it is a normal approximation, which only requires that the mean is 0. `permutation` draws signs at random instead.
+    The p-value is exact for few differences if each is as likely as its negative, as between equally good generators.
+    For many differences it is a normal approximation, which only requires that the mean is 0. `permutation` draws signs
+    at random instead.
     Sizes are rounded to SIGN_STEPS steps, so that their sums can be counted. The p-value is nan without differences.
     """
     differences = differences[np.isfinite(differences)]

@@ -70,7 +70,7 @@ class PoweredMeans(NamedTuple):
     predictions: int
     """Number of predictions without labels."""
 
-    def bounded(self, widest: float) -> BoundedValues:
+    def bound_residuals(self, widest: float) -> BoundedValues:
         """Return the residuals of labels between -widest and widest, with the limits of the residuals."""
         below, above = self.swing
         return BoundedValues(self.residuals, -widest + below, widest + above)
@@ -80,18 +80,18 @@ class PoweredMeans(NamedTuple):
 
         The interval is valid for any distribution of labels, however often it is computed while labels come in.
         """
-        sample = self.bounded(widest)
+        sample = self.bound_residuals(widest)
         return _find_lower_end(sample, level), -_find_lower_end(sample.negated, level)
 
     def excludes(self, mean: Floats, level: float, widest: float) -> NDArray[np.bool_]:
         """Return True for each interval that does not contain `mean` (...)."""
-        sample = self.bounded(widest)
+        sample = self.bound_residuals(widest)
         capital = np.maximum(compute_log_capital(sample, mean), compute_log_capital(sample.negated, -mean))
         return np.asarray(capital >= math.log(2 / (1 - level)))
 
 
 def compute_widening_factor(n: "int | NDArray[np.int64]") -> Floats:
-    """Return the factor that widens the error because the n labels also determined their mean and the power."""
+    """Return the factor by which errors are widened because two parameters were estimated from the same n labels."""
     return np.sqrt(np.asarray(n) / (np.asarray(n) - 2.0))
 
 
@@ -129,7 +129,7 @@ def estimate_labels_needed(found: PoweredMeans, level: float, power: float, wide
 
     The estimate is assumed to be correct. The result is None if even labels for all items would not be enough.
     """
-    sample = found.bounded(widest) if found.residuals.mean() > 0 else found.bounded(widest).negated
+    sample = found.bound_residuals(widest) if found.residuals.mean() > 0 else found.bound_residuals(widest).negated
     n, spread = sample.values.shape[-1], float(sample.values.std())
     threshold = math.log(2 / (1 - level))
 

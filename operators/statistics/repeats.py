@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-WITH_TWICE_THE_PROMPTS = math.sqrt(1 / 2)  # relative width of a mean's interval with twice the prompts
+WIDTH_WITH_TWICE_THE_PROMPTS = math.sqrt(1 / 2)  # relative width of a mean's interval with twice the prompts
 
 
 class Repeats(NamedTuple):
@@ -24,7 +24,7 @@ class Repeats(NamedTuple):
         return seeds / (self.between + seeds) if self.between + seeds > 0 else math.nan
 
     @property
-    def with_twice_the_images(self) -> float:
+    def width_with_twice_the_images(self) -> float:
         """Width of a mean's interval with twice the images per prompt, relative to the present width."""
         return math.sqrt(1 - self.share / 2)
 

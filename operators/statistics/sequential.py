@@ -25,8 +25,8 @@ NO_PROMPT_INDEX = -1  # filler in an order, for strata with one prompt fewer tha
 BET_SIZES = np.geomspace(1 / 8, 2, 5)
 MAX_STAKE = 0.9  # largest share of the capital that a single prompt can lose
 MIN_ASYMPTOTIC_PROMPTS = 48  # minimum number of prompts, scored for both generators, for the normal approximation
-MIN_CARRYING_PROMPTS = 16  # prompts that must carry the variance; a third of normally distributed differences do
-TIGHTEST_FRACTION = 0.5  # fraction of the prompts after which the asymptotic sequence is tightest
+MIN_PROMPTS_BEHIND_VARIANCE = 16  # minimum number of prompts that cause the variance; a third of normal differences do
+TIGHTEST_PROMPT_FRACTION = 0.5  # fraction of the prompts after which the asymptotic sequence is tightest
 A_BETTER, B_BETTER, ALIKE, UNDECIDED = 1, -1, 2, 0
 """Verdicts on a pair (a, b). ALIKE means that the means differ by at most the indifference."""
 
@@ -72,16 +72,18 @@ def compute_evidence(differences: Floats, options: Adaptive, indifference: float
     """
     above, below = (_compute_log_e(sign * differences, options, 0.0, pairs) for sign in (1, -1))
     nothing = np.full(above.shape, -math.inf)
-    return with_indifference(PairEvidence(above, below, nothing, nothing), differences, options, indifference, pairs)
+    return add_indifference_evidence(
+        PairEvidence(above, below, nothing, nothing), differences, options, indifference, pairs
+    )
 
 
-def with_indifference(
+def add_indifference_evidence(
     known: PairEvidence, differences: Floats, options: Adaptive, indifference: float, pairs: int
 ) -> PairEvidence:
     """Return the evidence with the fields `far_above` and `far_below` computed from the ordered differences.
 
-    They are the evidence against a difference that exceeds the indifference in one direction. If the indifference is 0,
-    the evidence is returned unchanged.
+    `far_above` is the evidence against a mean difference of at least +`indifference`; `far_below` is the evidence
+    against one of at most -`indifference`. If `indifference` is 0, the evidence is returned unchanged.
     """
     if not indifference:
         return known
@@ -98,6 +100,8 @@ def _compute_log_e(excess: Floats, options: Adaptive, bound: float, pairs: int) 
     excesses is known, and deviations from it are outcomes of a fair game. A bet does not change within a look, which
     has one prompt from each stratum. By the inequality of arithmetic and geometric means, the expected product of the
     gains in a look is then at most 1, so the test is valid for balanced orders. Missing prompts (nan) add 0.
+
+    At the last look, the sum is known: the log is inf if it is positive, otherwise -inf.
     """
     total = excess.shape[-1] * excess.shape[-2]
     present = np.isfinite(excess)
@@ -110,7 +114,7 @@ def _compute_log_e(excess: Floats, options: Adaptive, bound: float, pairs: int) 
     weights = total / left
     if options.method == "betting":
         lowest = -max(options.width + bound, 1e-9 * options.width)
-        log_e = _bet(gains, weights, expected - lowest, -lowest)
+        log_e = _average_bets(gains, weights, expected - lowest, -lowest)
         certain = seen + (left - excess.shape[-1]) * lowest > 0
         log_e = np.where(np.maximum.accumulate(certain, axis=-1), math.inf, log_e)
     else:
@@ -119,7 +123,7 @@ def _compute_log_e(excess: Floats, options: Adaptive, bound: float, pairs: int) 
     return log_e
 
 
-def _bet(gains: Floats, weights: Floats, risk: Floats, width: float) -> Floats:
+def _average_bets(gains: Floats, weights: Floats, risk: Floats, width: float) -> Floats:
     """Return the log of the mean capital over bets on all gains (Waudby-Smith and Ramdas 2024, section 5).
 
     `risk` (..., looks) is the largest possible loss on a prompt. Bets increase as fewer prompts remain.
@@ -138,8 +142,9 @@ def _approximate_log_e(
 ) -> Floats:
     """Return the log of an e-process, a one-sided normal mixture of the weighted gains (Waudby-Smith et al. 2024).
 
-    The log is -inf as long as the variance is due to few prompts, because more such prompts may follow. The number of
-    these prompts is estimated as the number of equal deviations that would have the same variance and fourth moment.
+    The log is -inf as long as there are few prompts, or the variance is due to few of them, because more such prompts
+    may follow. The number of prompts that cause the variance is estimated as the number of equal deviations that would
+    have the same variance and fourth moment.
     """
     n = np.cumsum(present.sum(-1), axis=-1)
     m1, m2, m3, m4 = (np.cumsum((excess**power).sum(-1), axis=-1) / np.maximum(n, 1) for power in (1, 2, 3, 4))
@@ -147,12 +152,12 @@ def _approximate_log_e(
     fourth = m4 - 4 * m1 * m3 + 6 * m1**2 * m2 - 3 * m1**4
     with np.errstate(invalid="ignore", divide="ignore"):
         carriers = np.where((second > 1e-12) & (fourth > 1e-24), n * second**2 / fourth, 0)
-    valid = (n >= MIN_ASYMPTOTIC_PROMPTS) & (carriers >= MIN_CARRYING_PROMPTS)
+    valid = (n >= MIN_ASYMPTOTIC_PROMPTS) & (carriers >= MIN_PROMPTS_BEHIND_VARIANCE)
     slots = excess.shape[-1] * np.arange(1, excess.shape[-2] + 1)
     variance = m2 * n / np.maximum(slots - 1, 1) - (m1 * n / slots) ** 2  # per slot of the order
     drift = np.cumsum(weights * gains.sum(-1), axis=-1) / np.sqrt(np.where(valid, variance, 1))
     clock = excess.shape[-1] * np.cumsum(weights**2)
-    tightest = clock[min(len(clock) - 1, int(TIGHTEST_FRACTION * len(clock)))]
+    tightest = clock[min(len(clock) - 1, int(TIGHTEST_PROMPT_FRACTION * len(clock)))]
     rho2 = (-2 * math.log(level) + math.log(1 - 2 * math.log(level))) / tightest
     scale = 1 + rho2 * clock
     log_e = (
@@ -176,9 +181,9 @@ class Decisions(NamedTuple):
 def decide_sequentially(pairs: Sequence[PairEvidence], alpha: float) -> Decisions:
     """Return decisions made look by look; the probability that any decision is false is at most alpha.
 
-    A pair is decided for good once an e-process exceeds 2 u / alpha, where u is the number of undecided pairs: Holm's
-    steps (1979) with thresholds that are valid at all looks (Ville's inequality). The factor 2 accounts for the two
-    directions.
+    A pair is decided permanently once an e-process exceeds 2 u / alpha, where u is the number of undecided pairs:
+    Holm's steps (1979) with thresholds that are valid at all looks (Ville's inequality). The factor 2 accounts for the
+    two directions.
     """
     above = np.stack([pair.not_above for pair in pairs], axis=-1)
     below = np.stack([pair.not_below for pair in pairs], axis=-1)

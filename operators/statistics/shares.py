@@ -14,7 +14,12 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from plumbline.operators.statistics.bootstrap import MIN_DIFFERING_PROMPTS, ROUNDING_TOLERANCE, UNDEFINED, Interval
+from plumbline.operators.statistics.bootstrap import (
+    MIN_DIFFERING_PROMPTS,
+    ROUNDING_TOLERANCE,
+    UNDEFINED_INTERVAL,
+    Interval,
+)
 from plumbline.operators.statistics.confidence_levels import CONFIDENCE, CONFIDENCE_QUANTILE
 
 MIN_DECIDING_PROMPTS = (
@@ -34,14 +39,14 @@ class Share(NamedTuple):
     def interval(self) -> Interval:
         """Clopper and Pearson's interval at the effective number of rows."""
         if not self.n:
-            return UNDEFINED
+            return UNDEFINED_INTERVAL
         return compute_exact_interval(self.effective * self.value, self.effective * (1 - self.value))
 
 
 def compute_exact_interval(successes: float, failures: float, level: float = CONFIDENCE) -> Interval:
     """Return Clopper and Pearson's interval of successes / (successes + failures); undefined if both are 0."""
     if not successes + failures:
-        return UNDEFINED
+        return UNDEFINED_INTERVAL
     low = scipy.special.betaincinv(successes, failures + 1, (1 - level) / 2) if successes > 0 else 0.0
     high = scipy.special.betaincinv(successes + 1, failures, (1 + level) / 2) if failures > 0 else 1.0
     return Interval(float(low), float(high))
@@ -76,7 +81,7 @@ def share_interval(value: float, residuals: NDArray[np.float64]) -> Interval:
     losses whose mean would have the same variance. If few prompts decide the mean, the effective number is at most the
     number of prompts: if fewer than MIN_DECIDING_PROMPTS differ from the rest, or if the residuals are at least as
     skewed as a Poisson variable with mean MIN_DIFFERING_PROMPTS. So equal shares have an interval. The
-    interval is UNDEFINED for fewer than two prompts.
+    interval is UNDEFINED_INTERVAL for fewer than two prompts.
 
     Args:
         value: The mean.
@@ -84,7 +89,7 @@ def share_interval(value: float, residuals: NDArray[np.float64]) -> Interval:
     """
     n = len(residuals)
     if n < 2 or not math.isfinite(value):
-        return UNDEFINED
+        return UNDEFINED_INTERVAL
     squares = float((residuals**2).sum())
     differing = n - int(np.unique(np.round(residuals, RESIDUAL_DIGITS), return_counts=True)[1].max())
     effective = value * (1 - value) * (n - 1) / (n * squares) if squares > ROUNDING_TOLERANCE**2 else math.inf
@@ -128,22 +133,24 @@ def correct_share(passing: Share, sensitivity: Share, specificity: Share) -> Cor
         fraction is undefined.
     """
     if not passing.n or not sensitivity.n or not specificity.n:
-        return CorrectedShare(math.nan, UNDEFINED, "people pass all rated images or none")
+        return CorrectedShare(math.nan, UNDEFINED_INTERVAL, "people pass all rated images or none")
 
-    def add_rows(share: Share, rows: float) -> tuple[float, float]:
+    def add_half_true_rows(share: Share, rows: float) -> tuple[float, float]:
         n = share.effective + rows
         return (share.effective * share.value + rows / 2) / n, n
 
     # Each share is computed with some more rows, half of them true.
-    observed, n_observed = add_rows(passing, CONFIDENCE_QUANTILE**2)
-    sensitive, n_sensitive = add_rows(sensitivity, 2)
-    specific, n_specific = add_rows(specificity, 2)
+    observed, n_observed = add_half_true_rows(passing, CONFIDENCE_QUANTILE**2)
+    sensitive, n_sensitive = add_half_true_rows(sensitivity, 2)
+    specific, n_specific = add_half_true_rows(specificity, 2)
     gain = sensitive + specific - 1
     variance_sensitive = sensitive * (1 - sensitive) / n_sensitive
     variance_specific = specific * (1 - specific) / n_specific
     if gain <= CONFIDENCE_QUANTILE * math.sqrt(variance_sensitive + variance_specific):
         words = f"sensitivity and specificity add up to {sensitivity.value + specificity.value:.2f}"
-        return CorrectedShare(math.nan, UNDEFINED, f"{words}, which is not clearly above 1, the value for chance")
+        return CorrectedShare(
+            math.nan, UNDEFINED_INTERVAL, f"{words}, which is not clearly above 1, the value for chance"
+        )
     prevalence = (observed + specific - 1) / gain
     errors = prevalence**2 * variance_sensitive + (1 - prevalence) ** 2 * variance_specific
     half_width = CONFIDENCE_QUANTILE * math.sqrt(observed * (1 - observed) / n_observed + errors) / gain

@@ -2,10 +2,11 @@
 
 Source: Ties Matter: Meta-Evaluating Modern Metrics with Pairwise Accuracy and Tie Calibration. The pairs are never all
 in memory. A wavelet matrix counts the pairs within a threshold in O(n log n). Between two thresholds a and b, the
-accuracy would be highest if every human tie up to b were found and no concordant pair beyond a were lost. The search
-skips ranges in which even this accuracy is below the best known one.
+accuracy is at most that of finding every human tie up to b and losing no concordant pair beyond a. The search skips
+ranges in which this upper bound is below the best accuracy found so far.
 
-Differences that are equal up to rounding share a threshold, half a step above a multiple of the step.
+Differences are rounded to multiples of a small step, so that values that are equal but for rounding errors share a
+threshold, which lies half a step above them.
 """
 
 import math
@@ -21,7 +22,7 @@ from plumbline.operators.statistics.rounding import choose_step, merge_equal
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
-Rows = Longs | slice
+RowIndices = Longs | slice
 ALL_ROWS = slice(None)
 
 PAIRS_AT_ONCE = 1 << 18  # ranges of thresholds with up to this number of pairs are enumerated
@@ -61,12 +62,16 @@ def calibrate_ties(
     pairs = _Pairs(ratings, scores, np.unique(labels, return_inverse=True)[1].astype(np.int64))
     if not pairs.count:
         return TieCalibration(math.nan, math.nan, 0)
-    best = _search(pairs)
-    epsilon = pairs.nearest(pairs.build_edge(pairs.edge(best.epsilon))) if best.epsilon else 0.0
+    best = _find_best_threshold(pairs)
+    epsilon = (
+        pairs.find_largest_difference(pairs.build_threshold(pairs.compute_threshold(best.epsilon)))
+        if best.epsilon
+        else 0.0
+    )
     return TieCalibration(float((pairs.concordant_in_all + best.gain) / pairs.weight), epsilon, pairs.count)
 
 
-def find_correct_pairs(human: Floats, metric: Floats, epsilon: float, rows: Rows = ALL_ROWS) -> NDArray[np.bool_]:
+def find_correct_pairs(human: Floats, metric: Floats, epsilon: float, rows: RowIndices = ALL_ROWS) -> NDArray[np.bool_]:
     """Compare each of `rows` with all n rows; return True if ratings and scores agree on which is higher, or both tie.
 
     The result has the shape (rows, n). Scores are tied if they differ by at most `epsilon`.
@@ -76,12 +81,12 @@ def find_correct_pairs(human: Floats, metric: Floats, epsilon: float, rows: Rows
     return np.asarray(((a > b) == (difference > epsilon)) & ((a < b) == (difference < -epsilon)))
 
 
-class _Best(NamedTuple):
+class _BestThreshold(NamedTuple):
     gain: float
     epsilon: float
 
 
-class _Edge(NamedTuple):
+class _Threshold(NamedTuple):
     """A threshold, with the pairs whose scores differ by at most the threshold."""
 
     epsilon: float  # 0, or half a step above a multiple of the step, so that equal differences are on the same side
@@ -113,14 +118,13 @@ class _Pairs:
             self.weights, self.weight = (common // np.maximum(pairs, 1))[codes[order]], float(common * groups)
         else:
             self.weights, self.weight = (1.0 / np.maximum(pairs, 1))[codes[order]], float(groups)
-        self.tree = _Wavelet(self.level)
+        self.tree = _WaveletMatrix(self.level)
         self.tied_before = self.tree.count(self.first)[1]
         self.after_ties = self._find_upper(0.0, self.first, self.end)
         self.not_greater = self.tree.count(self.after_ties)[0]
         self.concordant_in_all = self._sum_weights(self.tree.count(self.end)[0] - self.not_greater)
 
     def _sum_weights(self, counts: Ints) -> float:
-        """Return the total weight of pairs, given the number of pairs per row."""
         weighted = self.weights * counts
         return int(weighted.sum()) if self.weights.dtype == np.int64 else math.fsum(weighted)
 
@@ -136,33 +140,35 @@ class _Pairs:
             rows = rows[low[rows] < high[rows]]
         return low
 
-    def edge(self, difference: float) -> float:
-        """Return the threshold that ties all pairs whose difference is this difference, up to rounding."""
-        return float(self.edges(np.array([difference]))[0])
+    def compute_threshold(self, difference: float) -> float:
+        """Return the threshold at which all pairs with this difference, up to rounding, are tied."""
+        return float(self.compute_thresholds(np.array([difference]))[0])
 
-    def edges(self, differences: Floats) -> Floats:
+    def compute_thresholds(self, differences: Floats) -> Floats:
         """Return the threshold for each difference; a difference too large to be rounded is its own threshold."""
         near = differences < self.step * 2.0**50
         cells = np.ceil(np.where(near, differences, 0.0) / self.step - 0.5)
         return np.where(near, (cells + 0.5) * self.step, differences)
 
-    def below(self, epsilon: float) -> float:
+    def find_next_below(self, epsilon: float) -> float:
         """Return the next smaller threshold that can tie other pairs than `epsilon` does."""
         return min(epsilon - self.step, math.nextafter(epsilon, 0.0))
 
-    def build_edge(self, epsilon: float, below: _Edge | None = None, above: _Edge | None = None) -> _Edge:
+    def build_threshold(
+        self, epsilon: float, below: _Threshold | None = None, above: _Threshold | None = None
+    ) -> _Threshold:
         """Return a threshold with the pairs that it ties; known thresholds `below` and `above` make this faster."""
         low = below.upper if below else self.first
         upper = self._find_upper(epsilon, low, above.upper if above else self.end)
         tied = self._sum_weights(self.tree.count(upper)[1] - self.tied_before)
         lost = self._sum_weights(self.tree.count(np.maximum(upper, self.after_ties))[0] - self.not_greater)
-        return _Edge(epsilon, upper, tied, lost)
+        return _Threshold(epsilon, upper, tied, lost)
 
-    def nearest(self, edge: _Edge) -> float:
+    def find_largest_difference(self, edge: _Threshold) -> float:
         """Return the largest observed difference within a threshold, or 0."""
         return float((self.metric[edge.upper - 1] - self.metric).max(initial=0.0))
 
-    def middle(self, low: _Edge, high: _Edge) -> float:
+    def estimate_median(self, low: _Threshold, high: _Threshold) -> float:
         """Return a difference near the median of the differences that are above `low` and at most `high`."""
         gaps = high.upper - low.upper
         rows = np.flatnonzero(gaps)
@@ -172,7 +178,7 @@ class _Pairs:
         passed = np.cumsum(gaps[rows][order])
         return float(differences[order][np.searchsorted(passed, passed[-1] / 2)])
 
-    def best_within(self, low: _Edge, high: _Edge, best: _Best) -> _Best:
+    def find_best_within(self, low: _Threshold, high: _Threshold, best: _BestThreshold) -> _BestThreshold:
         """Return the better of `best` and the best threshold above `low` and up to `high`, by enumerating the pairs."""
         gaps = high.upper - low.upper
         left = np.repeat(np.arange(len(gaps)), gaps)
@@ -186,12 +192,12 @@ class _Pairs:
         order = np.argsort(differences)
         gains = low.gain + np.cumsum(np.where(tied, 1, -1)[order] * self.weights[left][order])
         ordered = differences[order]
-        last = np.append(np.diff(self.edges(ordered)) > 0, True)
+        last = np.append(np.diff(self.compute_thresholds(ordered)) > 0, True)
         first_best = int(np.argmax(gains[last]))
-        return _choose_better(best, _Best(gains[last][first_best].item(), float(ordered[last][first_best])))
+        return _choose_better(best, _BestThreshold(gains[last][first_best].item(), float(ordered[last][first_best])))
 
 
-class _Wavelet:
+class _WaveletMatrix:
     """Wavelet matrix over small integers. Counts how many of the first k values are above, or equal to, a value."""
 
     def __init__(self, values: Ints) -> None:
@@ -220,38 +226,42 @@ class _Wavelet:
         return greater, position
 
 
-def _search(pairs: _Pairs) -> _Best:
+def _find_best_threshold(pairs: _Pairs) -> _BestThreshold:
     """Return the best threshold, or the smallest of several; ranges with the highest possible gain come first."""
-    zero, widest = pairs.build_edge(0.0), float((pairs.metric[pairs.end - 1] - pairs.metric).max())
-    best = _Best(zero.gain, 0.0)
+    zero, widest = pairs.build_threshold(0.0), float((pairs.metric[pairs.end - 1] - pairs.metric).max())
+    best = _BestThreshold(zero.gain, 0.0)
     if not widest:
         return best
-    ranges: list[tuple[float, float, int, _Edge, _Edge]] = []
+    ranges: list[tuple[float, float, int, _Threshold, _Threshold]] = []
 
-    def push(low: _Edge, high: _Edge) -> None:
+    def push_range(low: _Threshold, high: _Threshold) -> None:
         """Add a range to the heap if it may contain thresholds other than its ends, which are already known."""
-        if pairs.below(high.epsilon) > low.epsilon and not np.array_equal(low.upper, high.upper):
+        if pairs.find_next_below(high.epsilon) > low.epsilon and not np.array_equal(low.upper, high.upper):
             heappush(ranges, (-(high.tied - low.lost), low.epsilon, len(ranges), low, high))
 
-    last = pairs.build_edge(pairs.edge(widest))
-    best = _choose_better(best, _Best(last.gain, widest))
-    push(zero, last)
+    last = pairs.build_threshold(pairs.compute_threshold(widest))
+    best = _choose_better(best, _BestThreshold(last.gain, widest))
+    push_range(zero, last)
     while ranges:
         bound, start, _, low, high = heappop(ranges)
         if -bound < best.gain or (-bound == best.gain and start >= best.epsilon):
             break
         if int((high.upper - low.upper).sum(dtype=np.int64)) <= PAIRS_AT_ONCE:
-            best = pairs.best_within(low, high, best)
+            best = pairs.find_best_within(low, high, best)
             continue
-        middle = pairs.build_edge(min(pairs.edge(pairs.middle(low, high)), pairs.below(high.epsilon)), low, high)
+        middle = pairs.build_threshold(
+            min(pairs.compute_threshold(pairs.estimate_median(low, high)), pairs.find_next_below(high.epsilon)),
+            low,
+            high,
+        )
         if middle.gain >= best.gain:
-            best = _choose_better(best, _Best(middle.gain, pairs.nearest(middle)))
-        push(low, middle)
-        push(middle, high)
+            best = _choose_better(best, _BestThreshold(middle.gain, pairs.find_largest_difference(middle)))
+        push_range(low, middle)
+        push_range(middle, high)
     return best
 
 
-def _choose_better(best: _Best, candidate: _Best) -> _Best:
+def _choose_better(best: _BestThreshold, candidate: _BestThreshold) -> _BestThreshold:
     """Return the threshold with the greater gain; if gains are equal, the smaller threshold."""
     if (candidate.gain, -candidate.epsilon) <= (best.gain, -best.epsilon):
         return best

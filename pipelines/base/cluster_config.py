@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from plumbline.operators.base.bounds import BoundsChecked, Natural, NotNegative, Positive, Seconds
 from plumbline.operators.base.errors import ConfigError, suggest
-from plumbline.operators.base.sentences import plural
+from plumbline.operators.base.sentences import format_quantity
 
 
 def is_ray_installed() -> bool:
@@ -59,9 +59,10 @@ class PoolConfig(BoundsChecked):
     def describe(self, *, decodes: bool) -> str:
         """Describe the number of workers and their resources, including decoders if the stage decodes images."""
         minimum = f"{self.min_size} to " if self.max_size > self.min_size else ""
-        decoders = plural(self.decoders, "decoder") if self.decoders else "a decoder for each of its CPU cores"
+        decoders = format_quantity(self.decoders, "decoder") if self.decoders else "a decoder for each of its CPU cores"
         resources = f"{self.num_gpus:g} GPU{f' and {decoders}' if decodes else ''}"
-        return f"{minimum}{plural(self.max_size, 'worker')}{', each' if self.max_size > 1 else ''} with {resources}"
+        workers = format_quantity(self.max_size, "worker")
+        return f"{minimum}{workers}{', each' if self.max_size > 1 else ''} with {resources}"
 
     def drop_gpus(self) -> "PoolConfig":
         """Return the pool without GPUs; its actors can run on any machine with its labels."""

@@ -18,8 +18,8 @@ class Ending(NamedTuple):
     reason: str = ""
     """The reason for the exit code; empty if the code is 0."""
 
-    def add_name(self, name: str) -> "Ending":
-        """Return the ending with a benchmark's name added to its reason."""
+    def prefix_reason(self, name: str) -> "Ending":
+        """Return the ending with a benchmark's name in front of its reason, if it has one."""
         return self._replace(reason=f"{name}: {self.reason}" if self.reason else "")
 
     def choose_worse(self, other: "Ending") -> "Ending":

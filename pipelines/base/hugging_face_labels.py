@@ -39,15 +39,15 @@ def name_labels(rows: Rows, exclude: Collection[str] = ()) -> Rows:
             position = rows.schema.get_field_index(column)
             is_list = pa.types.is_nested(rows.schema.field(column).type)
             named = pa.array(
-                [_find_name(value, names) for value in rows.column(column).to_pylist()],
+                [_get_label_name(value, names) for value in rows.column(column).to_pylist()],
                 pa.list_(pa.string()) if is_list else pa.string(),
             )
             rows = rows.set_column(position, column, named)
     return rows
 
 
-def _find_name(value: Any, names: Sequence[str]) -> Any:
+def _get_label_name(value: Any, names: Sequence[str]) -> Any:
     if isinstance(value, list):
-        return [_find_name(each, names) for each in value]
+        return [_get_label_name(each, names) for each in value]
     known = isinstance(value, int) and 0 <= value < len(names)  # -1 means no label
     return names[value] if known else value if isinstance(value, str) else None

@@ -17,7 +17,7 @@ LOGGING_OFF_LEVEL = 100
 """A log level above all other levels, which disables a logger."""
 MAX_WAIT_SECONDS = 1.0
 """Seconds since a worker's last report after which a new line is sent at once, together with all earlier lines."""
-Line = Mapping[str, Any]
+LogLine = Mapping[str, Any]
 """A log line as plain values."""
 _LOG_FIELDS: ContextVar[Mapping[str, str]] = ContextVar("about", default={})  # noqa: B039  # replaced, never modified
 
@@ -55,7 +55,7 @@ def get_field(field: str) -> str:
     return _LOG_FIELDS.get().get(field, "")
 
 
-def make_line(record: logging.LogRecord) -> dict[str, Any]:
+def make_log_entry(record: logging.LogRecord) -> dict[str, Any]:
     """Return a log record as plain values: time, level, message, exception type, and the fields of `add_log_fields`."""
     exception = {"exception": record.exc_info[0].__name__} if record.exc_info and record.exc_info[0] else {}
     line = {"time": record.created, "level": record.levelname.lower(), "message": record.getMessage()}
@@ -82,20 +82,20 @@ class LogForwarder(logging.Handler):
     One remote call per line would cost more than all other reports of a worker together.
     """
 
-    def __init__(self, send: Callable[[Sequence[Line]], object]) -> None:
+    def __init__(self, send: Callable[[Sequence[LogLine]], object]) -> None:
         super().__init__()
         self._send = send
-        self._lines: list[Line] = []
+        self._lines: list[LogLine] = []
         self._taken = time.monotonic()
         self._guard = threading.RLock()
 
     def emit(self, record: logging.LogRecord) -> None:
         with self._guard:
-            self._lines.append(make_line(record))
+            self._lines.append(make_log_entry(record))
             if record.levelno >= logging.WARNING or time.monotonic() - self._taken >= MAX_WAIT_SECONDS:
-                self._send(self.take())
+                self._send(self.take_unsent())
 
-    def take(self) -> Sequence[Line]:
+    def take_unsent(self) -> Sequence[LogLine]:
         """Return the lines that have not been sent; the caller must send these lines."""
         with self._guard:
             lines, self._lines, self._taken = self._lines, [], time.monotonic()

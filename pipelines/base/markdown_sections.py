@@ -3,12 +3,10 @@
 from typing import NamedTuple
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.pipelines.base.storage import Place, readable_errors
+from plumbline.pipelines.base.storage import Place, convert_read_errors
 
 
-class Comments(NamedTuple):
-    """The comment syntax of a file format."""
-
+class CommentSyntax(NamedTuple):
     prefix: str
     suffix: str
 
@@ -17,7 +15,7 @@ class Comments(NamedTuple):
         return f"{self.prefix}begin {name}{self.suffix}", f"{self.prefix}end {name}{self.suffix}"
 
 
-MARKDOWN, YAML = Comments("<!-- ", " -->"), Comments("# ", " #")
+MARKDOWN, YAML = CommentSyntax("<!-- ", " -->"), CommentSyntax("# ", " #")
 
 
 def write_section(page: Place, name: str, text: str) -> None:
@@ -26,14 +24,14 @@ def write_section(page: Place, name: str, text: str) -> None:
     Raise ConfigError if the page exists but lacks these comments, or cannot be read.
     """
     begin, end = MARKDOWN.make_marks(name)
-    with readable_errors(page, "a Markdown page"):
+    with convert_read_errors(page, "a Markdown page"):
         content = page.read().decode() if page.exists() else f"{begin}\n{end}\n"
     if begin not in content:
         raise _make_missing_marks_error(str(page), begin, end)
     page.write(replace_section(content, name, text, str(page)).encode())
 
 
-def replace_section(content: str, name: str, text: str, where: str, comments: Comments = MARKDOWN) -> str:
+def replace_section(content: str, name: str, text: str, where: str, comments: CommentSyntax = MARKDOWN) -> str:
     """Return the content with the section replaced by the text, or with the section appended if it is missing.
 
     Raise ConfigError naming the file (`where`) if the section has no end, or if the text contains one of its comments.
@@ -41,11 +39,11 @@ def replace_section(content: str, name: str, text: str, where: str, comments: Co
     begin, end = comments.make_marks(name)
     before, after = split_at_section(content, name, where, comments)
     if begin in text or end in text:
-        raise ConfigError(f"{where}: the text of the section contains the line {begin} or {end}; rename it there")
+        raise ConfigError(f"{where}: the text of the section contains the line {begin} or {end}; change that line")
     return f"{before}{begin}\n{text.strip()}\n{end}{after}"
 
 
-def split_at_section(content: str, name: str, where: str, comments: Comments = MARKDOWN) -> tuple[str, str]:
+def split_at_section(content: str, name: str, where: str, comments: CommentSyntax = MARKDOWN) -> tuple[str, str]:
     """Return the text before and after the section or, if it does not exist, before and after its future position.
 
     Raise ConfigError if the section has no end.

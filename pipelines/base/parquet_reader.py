@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from plumbline.operators.images.rows import list_image_records
 from plumbline.pipelines.base.arrow_views import remove_views
 
-TAIL_BYTES = 64 << 10
+FOOTER_READ_BYTES = 64 << 10
 """Number of bytes that pyarrow reads at the end of a file to find the footer. Page indices are just before it."""
 MAX_GAP_BYTES = 64 << 10
 """Maximum number of unneeded bytes between two ranges that are read with one request."""
@@ -150,7 +150,7 @@ class _ThriftReader:
 
 
 class ExactStream(io.RawIOBase):
-    """Stream of a file that reads exactly the requested bytes, but merges announced ranges that are close together."""
+    """File stream without read-ahead, except that neighbouring ranges that were announced are fetched together."""
 
     def __init__(self, stream: IO[bytes], size: int) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class ExactStream(io.RawIOBase):
         self._buffered: OrderedDict[range, bytes] = OrderedDict()
         self._dropped: set[range] = set()
         self.jump = (size, 0)
-        """The position at which a shift begins, and the number of bytes that it adds to all later positions."""
+        """A position, and the number of bytes that are skipped for reads at or after this position."""
 
     def announce(self, ranges: Sequence[range]) -> None:
         """Register the ranges that will be read next, so that ranges close to each other are read together."""
@@ -177,15 +177,15 @@ class ExactStream(io.RawIOBase):
         index = bisect_right(self._spans, wanted.start, key=lambda span: span.start) - 1
         span = self._spans[index] if index >= 0 and wanted.stop <= self._spans[index].stop else wanted
         if span == wanted or span in self._dropped:
-            return self._fetch(wanted)
+            return self._fetch_range(wanted)
         if span not in self._buffered:
-            self._buffered[span] = self._fetch(span)
+            self._buffered[span] = self._fetch_range(span)
             while sum(map(len, self._buffered)) > MAX_BUFFERED_BYTES and len(self._buffered) > 1:
                 oldest, _ = self._buffered.popitem(last=False)
                 self._dropped.add(oldest)  # later reads in a dropped span only fetch their own bytes
         return self._buffered[span][wanted.start - span.start : wanted.stop - span.start]
 
-    def _fetch(self, wanted: range) -> bytes:
+    def _fetch_range(self, wanted: range) -> bytes:
         if not wanted:
             return b""
         try:
@@ -237,7 +237,7 @@ class ParquetReader:
     def __init__(self, stream: IO[bytes], size: int, footer: pq.FileMetaData | None = None) -> None:
         self._stream, self._size = ExactStream(stream, size), size
         if footer is None:
-            self._stream.announce([range(max(0, size - TAIL_BYTES), size)])
+            self._stream.announce([range(max(0, size - FOOTER_READ_BYTES), size)])
         self._file = pq.ParquetFile(self._stream, metadata=footer, pre_buffer=False, page_checksum_verification=True)
         self.footer: pq.FileMetaData = self._file.metadata
         self.names: list[str] = self._file.schema_arrow.names
@@ -293,7 +293,10 @@ class ParquetReader:
                 return
 
     def _read_page(self, row_group: int, path: str, first: int, page: PageLocation, row: int) -> Any:
-        """Return a row of a data page; the stream makes pyarrow see the page as the first of its column chunk."""
+        """Return a row of a data page.
+
+        While reading, the stream skips to this page, so pyarrow takes it for the first page of the column chunk.
+        """
         self._stream.announce([range(page.offset, min(self._size, page.offset + max(page.size, PAGE_BUFFER_BYTES)))])
         self._stream.jump = (first, page.offset - first)
         try:
@@ -335,6 +338,5 @@ class ParquetReader:
 
 
 def _merge_structs(structs: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
-    """Merge the fields of structs into one struct; return None if all structs are null."""
     known = [struct for struct in structs if struct is not None]
     return {name: value for struct in known for name, value in struct.items()} if known else None

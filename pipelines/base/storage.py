@@ -19,8 +19,8 @@ from plumbline.operators.base.errors import ConfigError, PlumblineError, hide_se
 from plumbline.pipelines.base.filesystems import OBJECT_STORE_SCHEMES, choose_filesystem
 from plumbline.pipelines.base.filesystems.filesystem import (
     STORE_SCHEMES,
+    AccessSettings,
     Filesystem,
-    Settings,
     WritableFilesystem,
     make_entry,
 )
@@ -53,11 +53,11 @@ Roots = Annotated[tuple[str, ...], Bound("folders or s3:// prefixes", all)]
 
 
 class WriteError(PlumblineError):
-    """A failure to write a result of a run."""
+    """Raised if a result of a run cannot be written."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StorageConfig(Settings):
+class StorageConfig(AccessSettings):
     """Access to s3://; options that are not set are taken from the standard AWS variables.
 
     gs:// and az:// use the variables of the clouds' own tools, or `anon`.
@@ -83,7 +83,9 @@ class StorageConfig(Settings):
         if not scheme.endswith("://"):
             raise ConfigError(f"{url}: expected a local path or a URL, found a single slash; write {match[1]}://")
         if scheme in SCHEME_ALIASES:
-            raise ConfigError(f"{scheme}: write {SCHEME_ALIASES[scheme]} instead (docs/cluster.md)")
+            raise ConfigError(
+                f"{scheme}: not a supported scheme; write {SCHEME_ALIASES[scheme]} instead (docs/cluster.md)"
+            )
         # messages show addresses, so an address must not contain credentials
         host = address.partition("/")[0]
         if "@" in host:
@@ -122,7 +124,6 @@ class Place:
         return self.url
 
     def __truediv__(self, relative: str) -> "Place":
-        """Return the file or folder at a path relative to this folder."""
         return Place(f"{self.url.rstrip('/')}/{relative}", self.storage) if relative else self
 
     @property
@@ -203,7 +204,7 @@ class Place:
         return self.filesystem.files(self.path)
 
     def glob(self) -> Iterator[tuple["Place", Entry]]:
-        """Yield the files and folders whose addresses match this address, a pattern with *, and the entry of each."""
+        """Yield the files and folders that match this address, which is a pattern with *, each with its entry."""
         for path, found in self.fs.glob(self.path, detail=True).items():
             yield Place(self.filesystem.root + path, self.storage), make_entry(found)
 
@@ -221,7 +222,7 @@ class Place:
 
         Raise ConfigError if the server ignores conditions and would therefore replace existing objects.
         """
-        if not self.get_writable().heeds_conditions(self.path, data):
+        if not self.get_writable().create_and_check_condition(self.path, data):
             raise ConfigError(
                 f"{self.parent}: the S3 server ignores If-None-Match, so sweeps would overwrite each other's "
                 "results; use a server that honours it, such as AWS, SeaweedFS, MinIO or R2, or a folder"
@@ -254,9 +255,9 @@ class Place:
         return self.get_writable().move_draft(draft, self.path, replace=replace)
 
     def copy_to(self, target: "Place") -> None:
-        """Make an immutable file available under a second name, with a copy within the bucket or a hard link.
+        """Make an immutable file available under a second name, by copying it within the bucket or by a hard link.
 
-        The file is not read. Any existing file with the second name is replaced.
+        This process does not read the file. Any existing file with the second name is replaced.
         """
         self.get_writable().copy(self.path, target.path)
 
@@ -317,11 +318,11 @@ def convert_write_errors(place: Place) -> Iterator[None]:
         if remedy is None:
             code = error.errno if isinstance(error, OSError) else None
             remedy = REMEDIES_BY_ERRNO.get(code or 0, "check the store's server or disk and the rights to it")
-        raise WriteError(f"{place}: cannot be written ({first_line(error)}); {remedy} and run again") from error
+        raise WriteError(f"{place}: cannot be written ({get_first_line(error)}); {remedy} and run again") from error
 
 
 @contextmanager
-def readable_errors(place: Place, what: str) -> Iterator[None]:
+def convert_read_errors(place: Place, what: str) -> Iterator[None]:
     """Convert a storage client's errors within the context to ConfigError with the address and the remedy.
 
     `what` describes the file or folder in the message.
@@ -331,7 +332,7 @@ def readable_errors(place: Place, what: str) -> Iterator[None]:
     except PermissionError as error:
         filesystem = place.filesystem
         remedy = filesystem.find_renewal_remedy(error) or f"check {filesystem.rights}"
-        raise ConfigError(f"{what} {place}: access denied ({first_line(error)}); {remedy}") from error
+        raise ConfigError(f"{what} {place}: access denied ({get_first_line(error)}); {remedy}") from error
     except FileNotFoundError as error:
         remedy = "check the path" if place.is_local else "check the path and its bucket"
         raise ConfigError(f"{what} {place}: not found; {remedy}") from error
@@ -341,7 +342,7 @@ def readable_errors(place: Place, what: str) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno in REMEDIES_BY_ERRNO:
             raise ConfigError(f"{what} {place}: {REMEDIES_BY_ERRNO[error.errno]}") from error
         remedy = place.filesystem.find_renewal_remedy(error) or f"check {place.filesystem.check}"
-        raise ConfigError(f"{what} {place}: cannot be reached ({first_line(error)}); {remedy}") from error
+        raise ConfigError(f"{what} {place}: cannot be reached ({get_first_line(error)}); {remedy}") from error
 
 
 def is_storage_error(error: Exception) -> bool:
@@ -350,6 +351,6 @@ def is_storage_error(error: Exception) -> bool:
     return isinstance(error, OSError) or type(error).__module__.startswith(CLIENT_PACKAGES)
 
 
-def first_line(error: Exception) -> str:
+def get_first_line(error: Exception) -> str:
     """Return the first line of an error's message, without secrets."""
     return hide_secrets(str(error).splitlines()[0]) if str(error) else type(error).__name__

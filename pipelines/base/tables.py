@@ -12,7 +12,7 @@ from typing import IO, Any, NamedTuple
 import pyarrow as pa
 
 from plumbline.operators.base.errors import SourceError
-from plumbline.operators.base.rows import require_once
+from plumbline.operators.base.rows import require_unique_columns
 
 QUOTED_STRING_PATTERN = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""", re.DOTALL)
 """Pattern for a quoted string in Python or JSON."""
@@ -26,7 +26,7 @@ ESCAPE_PATTERN = re.compile(r"\\(.)", re.DOTALL)
 BLOCK_BYTES = 4 * 2**20
 MAX_LINE_BYTES = 16 * 2**20
 MAX_ROW_LINES = 100
-"""Maximum number of lines in a CSV row; a longer row has an unclosed quote that has swallowed the following rows."""
+"""Maximum number of lines in a CSV row; in a longer row, an unclosed quote has turned the next rows into text."""
 SEPARATORS_BY_SUFFIX = {".csv": ",", ".tsv": "\t"}
 JSON_LINES_SUFFIXES = (".jsonl", ".ndjson")
 SEPARATOR_NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
@@ -75,13 +75,12 @@ class Rejection(NamedTuple):
     image_id: str | None = None
 
     def __str__(self) -> str:
-        """Return the file, the reason and the remedy as one line."""
         line = f", line {self.line}" if self.line is not None else ""
         return f"{self.file}{line}: {self.message}"
 
 
 class Refused(Exception):
-    """Refusal of a row for a reason that the user can fix."""
+    """Refusal of a row, raised or passed on as a value; the message says how the user can fix the reason."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -97,7 +96,7 @@ class Refused(Exception):
         image_id: str | None = None,
     ) -> Rejection:
         """Return a rejection of the row at this file and line, with the ids that are known."""
-        return Rejection(printable(file), line, self.kind, printable(str(self)), generator, prompt_id, image_id)
+        return Rejection(escape_bytes(file), line, self.kind, escape_bytes(str(self)), generator, prompt_id, image_id)
 
 
 class Row(NamedTuple):
@@ -123,12 +122,12 @@ class TableRecords(NamedTuple):
 def read_records(stream: IO[bytes], url: str, read: Collection[str] | None = None) -> TableRecords:
     """Read all rows of a CSV, TSV or JSON Lines file.
 
-    Raise SourceError naming the file and the first unreadable row (counted from 0, as in Parquet). Also raise it if the
-    file has two columns with a name in `read`; None means any name.
+    Raise SourceError naming the file and the first unreadable row (counted from 0, as in Parquet). Also raise it if a
+    CSV or TSV has two columns with a name in `read`; None means any name.
     """
     table = None if is_json_lines(url) else read_csv(stream, url)
     if table is not None:
-        require_once(table.names, table.names if read is None else read, url)
+        require_unique_columns(table.names, table.names if read is None else read, url)
     records: list[dict[str, Any]] = []
     for row in read_json_lines(stream, url) if table is None else table.rows:
         if isinstance(row, Rejection):
@@ -158,7 +157,7 @@ def open_csv(stream: IO[bytes], url: str, is_row: Callable[[Values], bool] = lam
     If a row seems to span several lines, `is_row` decides whether one of the later lines is a row by itself.
     """
     separator = SEPARATORS_BY_SUFFIX[PurePosixPath(url).suffix.lower()]
-    record = _Record(stream, url)
+    record = _CsvRecord(stream, url)
     reader = csv.reader(record, delimiter=separator, strict=True)
     names = _read_header(reader, separator, url)
     return CsvTable(names, _read_csv_rows(reader, record, names, separator, is_row))
@@ -202,7 +201,7 @@ def _split_unquoted_rows(stream: IO[bytes], url: str, names: list[str]) -> list[
 
 
 def _read_lines(stream: IO[bytes], url: str) -> Iterator[bytes]:
-    for number, line in enumerate(_split_lines(stream), start=1):
+    for number, line in enumerate(_read_raw_lines(stream), start=1):
         if number == 1 and line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise SourceError(f"{url}: the file is UTF-16; save it as UTF-8")
         if len(line) > MAX_LINE_BYTES:
@@ -210,8 +209,7 @@ def _read_lines(stream: IO[bytes], url: str) -> Iterator[bytes]:
         yield line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
 
 
-def _split_lines(stream: IO[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a file, stopping after a line that is too long."""
+def _read_raw_lines(stream: IO[bytes]) -> Iterator[bytes]:
     rest = b""
     while len(rest) <= MAX_LINE_BYTES and (block := stream.read(BLOCK_BYTES)):
         *lines, rest = (rest + block).split(b"\n")
@@ -220,7 +218,7 @@ def _split_lines(stream: IO[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-class _Record:
+class _CsvRecord:
     """Iterator over a CSV's lines that remembers the lines of the current record."""
 
     def __init__(self, stream: IO[bytes], url: str) -> None:
@@ -245,8 +243,7 @@ class _Record:
         self.texts = []
         return self.line + 1
 
-    def give_back(self) -> None:
-        """Put all lines of the record except the first back into the iterator, so that they are read again."""
+    def unread_following_lines(self) -> None:
         self._unread.extendleft(reversed(self.texts[1:]))
         self.line -= len(self.texts[1:])
 
@@ -273,7 +270,7 @@ def _read_header(reader: Iterator[list[str]], separator: str, url: str) -> list[
 
 
 def _read_csv_rows(
-    reader: Iterator[list[str]], record: _Record, names: list[str], separator: str, is_row: Callable[[Values], bool]
+    reader: Iterator[list[str]], record: _CsvRecord, names: list[str], separator: str, is_row: Callable[[Values], bool]
 ) -> Rows:
     """Yield the rows; an unclosed quote makes only its own line unreadable, not the lines after it."""
     while True:
@@ -287,7 +284,7 @@ def _read_csv_rows(
                 or len(record.texts) > MAX_ROW_LINES
                 or any(is_row(values) for values in _parse_single_lines(record.texts[1:], names, separator))
             ):
-                raise csv.Error("an unclosed quote swallows the lines after it")
+                raise csv.Error("a quote is not closed, so the lines after it would belong to the same field")
             if cells and len(cells) != len(names):
                 problem = f"expected {len(names)} fields, found {len(cells)}"
                 remedy = "correct its commas and quotes, or download it again if it is the last row"
@@ -297,7 +294,7 @@ def _read_csv_rows(
                 yield Row(line, dict(zip(names, cells, strict=True)))
         except csv.Error as error:
             yield Rejection(record.url, line, UNREADABLE_LINE_KIND, f"not CSV ({error}); correct its quotes")
-            record.give_back()
+            record.unread_following_lines()
         except Refused as refused:
             yield refused.to_rejection(record.url, line)
 
@@ -354,7 +351,7 @@ def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return values
 
 
-def printable(text: str) -> str:
+def escape_bytes(text: str) -> str:
     r"""Return the text with each byte that is not UTF-8 written as \xff, so that it can be stored and printed."""
     try:
         return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
@@ -407,7 +404,7 @@ def read_text(content: bytes, url: str) -> str:
     return text
 
 
-def as_object(value: Any, where: str) -> dict[str, Any]:
+def require_object(value: Any, where: str) -> dict[str, Any]:
     """Return the value if it is a JSON object; raise SourceError otherwise."""
     if not isinstance(value, dict):
         raise SourceError(f"{where}: expected an object, found {type(value).__name__}; {DOWNLOAD_AGAIN_REMEDY}")

@@ -12,13 +12,13 @@ from hashlib import blake2b
 from pathlib import Path
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.pipelines.base.storage import readable_errors
+from plumbline.pipelines.base.storage import convert_read_errors
 from plumbline.pipelines.base.tables import Refused, Rejection
 from plumbline.pipelines.ingest.ingest_output import (
-    Footer,
+    IngestRecords,
     OutputPrompt,
     OutputShard,
-    Records,
+    ShardFooter,
     convert_damage,
     read_columns,
     read_output_shards,
@@ -27,11 +27,11 @@ from plumbline.pipelines.ingest.ingest_output import (
 from plumbline.pipelines.ingest.input_rows import hash_json
 from plumbline.pipelines.ingest.shards import DraftedShard, DraftedUnit, Placement, ShardRecord
 
-CACHE_KIB = 64 * 1024
+MAX_CACHE_KIB = 64 * 1024
 """Maximum memory for the ledger's tables in KiB. Anything beyond it goes to a temporary file, which the system deletes
 when the process ends.
 """
-CREATE_TABLES = """
+CREATE_TABLES_SQL = """
 PRAGMA journal_mode = OFF;
 PRAGMA cache_size = -{cache};
 BEGIN;
@@ -40,7 +40,7 @@ CREATE TABLE prompts (prompt_id TEXT PRIMARY KEY, text TEXT) WITHOUT ROWID;
 CREATE TABLE other_prompts (prompt_id TEXT PRIMARY KEY, text TEXT, path TEXT) WITHOUT ROWID;
 CREATE TABLE skills (prompt_id TEXT, skill TEXT, own INTEGER, PRIMARY KEY (prompt_id, skill, own)) WITHOUT ROWID;
 """
-SELECT_ALL_PROMPTS = """
+SELECT_ALL_PROMPTS_SQL = """
 SELECT prompt_id, text, (
     SELECT json_group_array(skill)
     FROM (SELECT DISTINCT skill FROM skills WHERE skills.prompt_id = every.prompt_id ORDER BY skill)
@@ -48,18 +48,18 @@ SELECT prompt_id, text, (
 FROM (SELECT prompt_id, text FROM prompts UNION SELECT prompt_id, text FROM other_prompts) AS every
 ORDER BY 1
 """
-SELECT_OWN_TEXT = "SELECT text FROM prompts WHERE prompt_id = ?"
-SELECT_OTHER_TEXT = "SELECT text, path FROM other_prompts WHERE prompt_id = ?"
+SELECT_OWN_TEXT_SQL = "SELECT text FROM prompts WHERE prompt_id = ?"
+SELECT_OTHER_TEXT_SQL = "SELECT text, path FROM other_prompts WHERE prompt_id = ?"
 
 
-class Shards:
+class PlacedShards:
     """Shards of one ingest in an output, with the ids and prompts of their rows.
 
     The key of a shard is a hash of its content and all earlier keys, because earlier rows determine which ids in it are
     duplicates. Shards are therefore placed in input order, even if they were drafted in another order.
     """
 
-    def __init__(self, records: Records, on_change: str) -> None:
+    def __init__(self, records: IngestRecords, on_change: str) -> None:
         self.output = records.output
         self.source = records.source
         self.forget = records.forget
@@ -72,37 +72,37 @@ class Shards:
         }
         """Command-line options that specify the input of each other ingest, by the generator that it wrote."""
         self.ledger = Ledger()
-        self._read_others()
+        self._record_other_ingests()
         self.records: list[ShardRecord] = []
         self.rejected: list[Rejection] = []
         self._numbers: Counter[str] = Counter()
         """Number of shards of each generator that have been placed or restored."""
         self._last_key = ""
 
-    def _read_others(self) -> None:
-        for path, prompts in read_prompts(self.output, list(self._select_others(self.existing))):
-            self.ledger.add_others(path, prompts)
+    def _record_other_ingests(self) -> None:
+        for path, prompts in read_prompts(self.output, list(self._select_shards_of_other_ingests(self.existing))):
+            self.ledger.add_other_ingest(path, prompts)
 
-    def _select_others(self, existing: Mapping[str, OutputShard]) -> dict[str, OutputShard]:
+    def _select_shards_of_other_ingests(self, existing: Mapping[str, OutputShard]) -> dict[str, OutputShard]:
         return {path: shard for path, shard in existing.items() if shard.footer.source != self.source}
 
-    def next_exists(self, generator: str) -> bool:
+    def has_next_shard(self, generator: str) -> bool:
         """Return True if the output already has a file at the path of the generator's next shard."""
         return _make_shard_path(generator, self._numbers[generator]) in self.existing
 
-    def restore(self, predicted: DraftedUnit) -> list[ShardRecord] | None:
-        """Return the records of the shards predicted for a unit, or None unless all of them are in the output."""
+    def restore(self, unit: DraftedUnit) -> list[ShardRecord] | None:
+        """Return the records of a unit's shards if all of them exist in the output with the same content, else None."""
         key, numbers = self._last_key, Counter(self._numbers)
-        for generator, content, _ in predicted.shards:
+        for generator, content, _ in unit.shards:
             key = hash_json([key, content])
             path = _make_shard_path(generator, numbers[generator])
             if path not in self.existing or self.existing[path].footer.key != key:
                 return None
             numbers[generator] += 1
-        self.rejected += predicted.rejected
+        self.rejected += unit.rejected
         return [
-            self._restore(generator, *self._advance_path(generator, content))
-            for generator, content, _ in predicted.shards
+            self._restore_shard(generator, *self._advance_path(generator, content))
+            for generator, content, _ in unit.shards
         ]
 
     def place(self, draft: DraftedShard) -> Placement | ShardRecord:
@@ -114,7 +114,7 @@ class Shards:
         path, key = self._advance_path(draft.generator, draft.content)
         if path in self.existing:
             if self.existing[path].footer.key == key:
-                return self._restore(draft.generator, path, key)
+                return self._restore_shard(draft.generator, path, key)
             if self.on_change != "replace":
                 raise ConfigError(
                     f"{self.output / path}: this shard was made from different input or with different options; "
@@ -135,7 +135,7 @@ class Shards:
                 refused.add(number)
             number += 1
         self.rejected += rejected
-        return Placement(path, draft.content, Footer(key, rejected, self.source), refused, path in self.existing)
+        return Placement(path, draft.content, ShardFooter(key, rejected, self.source), refused, path in self.existing)
 
     def _advance_path(self, generator: str, content: str) -> tuple[str, str]:
         """Return the path and the key of the generator's next shard, and advance its counter."""
@@ -149,7 +149,7 @@ class Shards:
         self._last_key = hash_json([self._last_key, content])
         return path, self._last_key
 
-    def _restore(self, generator: str, path: str, key: str) -> ShardRecord:
+    def _restore_shard(self, generator: str, path: str, key: str) -> ShardRecord:
         """Record the ids and prompts of a shard in the output, and return the shard's record; no image is read."""
         rows = read_columns(self.output, path, ["image_id", "prompt_id", "prompt", "skills"])
         with convert_damage(self.output, path):
@@ -181,7 +181,7 @@ class Shards:
                     "set on_change=replace to remove this shard, or choose another output"
                 )
             self.forget()
-            with readable_errors(self.output, "output"):
+            with convert_read_errors(self.output, "output"):
                 (self.output / path).remove()
             if self.output.is_local:  # an empty folder would be a generator without images
                 with suppress(OSError):
@@ -193,27 +193,26 @@ class Shards:
         Raises ConfigError if a concurrent ingest uses one of this ingest's prompt_ids for a different text.
         """
         before, self.existing = self.existing, read_output_shards(self.output, self.existing)
-        if self._select_others(before) != self._select_others(self.existing):
-            self.ledger.forget_others()
-            self._read_others()
+        if self._select_shards_of_other_ingests(before) != self._select_shards_of_other_ingests(self.existing):
+            self.ledger.forget_other_ingests()
+            self._record_other_ingests()
 
 
 class Ledger:
-    """Record of the image ids and prompts of this ingest, and of the prompts of other ingests into the same output.
+    """Finds duplicate image ids and conflicting prompts.
 
-    The record is for finding duplicates and conflicts.
-
-    The data are in SQLite tables on disk, so memory use does not grow with the number of rows.
+    It records the image ids and prompts of this ingest, and the prompts of other ingests into the same output. The data
+    are in SQLite tables on disk, so memory use does not grow with the number of rows.
     """
 
     def __init__(self) -> None:
         self._tables = sqlite3.connect("", isolation_level=None)
-        self._tables.executescript(CREATE_TABLES.format(cache=CACHE_KIB))
+        self._tables.executescript(CREATE_TABLES_SQL.format(cache=MAX_CACHE_KIB))
 
     def add(
         self, generator: str, image_id: str, prompt_id: str, prompt: str | None, skills: Sequence[str] | None = None
     ) -> None:
-        """Record a row; raise Refused for a duplicate id, or if an earlier row has another text for its prompt_id.
+        """Record a row; raise Refused if an earlier row has the same image_id, or another text for the same prompt_id.
 
         Raises ConfigError if the prompt_id has a different text in another ingest. The row is not merely rejected in
         this case, because shards must not depend on other ingests.
@@ -221,9 +220,9 @@ class Ledger:
         image_key = blake2b(f"{generator}\0{image_id}".encode(), digest_size=16).digest()
         if self._tables.execute("SELECT 1 FROM images WHERE id = ?", (image_key,)).fetchone():
             raise Refused("duplicate_id", f"image_id {image_id!r} of {generator} is also in an earlier row; rename one")
-        known = self._tables.execute(SELECT_OWN_TEXT, (prompt_id,)).fetchone()
+        known = self._tables.execute(SELECT_OWN_TEXT_SQL, (prompt_id,)).fetchone()
         if prompt is not None and known is None:
-            for other_text, path in self._tables.execute(SELECT_OTHER_TEXT, (prompt_id,)):
+            for other_text, path in self._tables.execute(SELECT_OTHER_TEXT_SQL, (prompt_id,)):
                 _require_same_text(prompt_id, prompt, other_text, f"image_id {image_id!r} of {generator}", path)
             self._tables.execute("INSERT INTO prompts VALUES (?, ?)", (prompt_id, prompt))
         elif prompt is not None and known[0] != prompt:
@@ -238,19 +237,19 @@ class Ledger:
             "INSERT OR IGNORE INTO skills VALUES (?, ?, ?)", [(prompt_id, skill, own) for skill in skills]
         )
 
-    def add_others(self, path: str, prompts: Sequence[OutputPrompt]) -> None:
-        """Record the prompts in a shard of another ingest; raise ConfigError if two ingests disagree on a text."""
+    def add_other_ingest(self, path: str, prompts: Sequence[OutputPrompt]) -> None:
+        """Record the prompts that another ingest's shard contains; raise ConfigError if two texts of one differ."""
         for prompt_id, text, skills in prompts:
             self._add_skills(prompt_id, skills, own=False)
-            for (own_text,) in self._tables.execute(SELECT_OWN_TEXT, (prompt_id,)):
+            for (own_text,) in self._tables.execute(SELECT_OWN_TEXT_SQL, (prompt_id,)):
                 _require_same_text(prompt_id, own_text, text, "this ingest", path)
-            for other_text, other_path in self._tables.execute(SELECT_OTHER_TEXT, (prompt_id,)):
+            for other_text, other_path in self._tables.execute(SELECT_OTHER_TEXT_SQL, (prompt_id,)):
                 _require_same_text(prompt_id, text, other_text, path, other_path)
         self._tables.executemany(
             "INSERT OR IGNORE INTO other_prompts VALUES (?, ?, ?)", [(*prompt[:2], path) for prompt in prompts]
         )
 
-    def forget_others(self) -> None:
+    def forget_other_ingests(self) -> None:
         self._tables.execute("DELETE FROM other_prompts")
         self._tables.execute("DELETE FROM skills WHERE NOT own")
 
@@ -259,7 +258,7 @@ class Ledger:
 
     def iterate_prompts(self) -> Iterator[OutputPrompt]:
         """Yield every prompt of the output, sorted by id."""
-        for prompt_id, text, skills in self._tables.execute(SELECT_ALL_PROMPTS):
+        for prompt_id, text, skills in self._tables.execute(SELECT_ALL_PROMPTS_SQL):
             yield OutputPrompt(prompt_id, text, json.loads(skills))
 
 

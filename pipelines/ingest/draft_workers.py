@@ -15,9 +15,9 @@ from plumbline.operators.base.cores import count_cores
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.base.extensions import explain_missing_extra
 from plumbline.pipelines.base.cluster_config import ClusterConfig, is_ray_installed
-from plumbline.pipelines.base.storage import Place, first_line
+from plumbline.pipelines.base.storage import Place, get_first_line
 from plumbline.pipelines.base.tables import Rejection
-from plumbline.pipelines.ingest.draft_placement import Shards
+from plumbline.pipelines.ingest.draft_placement import PlacedShards
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.shards import DraftedUnit, Placement, ShardDraft, ShardRecord, ShardReport
 from plumbline.pipelines.sources.origins import Origins
@@ -66,17 +66,17 @@ class Source(ABC):
     def origins(self) -> Origins:
         """Origins of the prompts and generators; complete once every unit has been drafted or restored."""
 
-    def visible_files(self) -> list[SourceFile]:
+    def list_visible_files(self) -> list[SourceFile]:
         """Return input files that every machine of the cluster must be able to read."""
         return self.files[:1]
 
     @abstractmethod
-    def units(self, rejected: list[Rejection]) -> Iterator[Any]:
+    def iterate_units(self, rejected: list[Rejection]) -> Iterator[Any]:
         """Yield the units in order; append rows that belong to no unit to `rejected`."""
 
     @abstractmethod
-    def predict_shards(self, unit: Any, shards: Shards) -> DraftedUnit | None:
-        """Predict the unit's shards without reading images; return None if the output does not seem to have them."""
+    def find_existing_shards(self, unit: Any, shards: PlacedShards) -> DraftedUnit | None:
+        """Return the unit's shards, found without reading images; None if the output does not seem to have them."""
 
     @abstractmethod
     def draft(self, unit: Any, start_draft: StartDraft) -> list[Rejection]:
@@ -88,15 +88,15 @@ class Source(ABC):
 
 
 class WorkerDied(Exception):
-    """The death of a worker, which loses all drafts of the worker."""
+    """Raised when a worker has died; its drafts are lost."""
 
 
 class Drafter:
     """Drafts the shards of units of the input, and commits a draft once its path in the output has been decided."""
 
-    def __init__(self, source: Source, enter: Callable[[], None] = lambda: None) -> None:
-        """Create the drafter of a process; in worker processes, `enter` is called first to set up the process."""
-        enter()
+    def __init__(self, source: Source, prepare: Callable[[], None] = lambda: None) -> None:
+        """Create the drafter of a process; in worker processes, `prepare` is called first."""
+        prepare()
         self.source = source
         self.schema = source.schema
         config = source.config
@@ -134,7 +134,7 @@ class Drafter:
                 shard.abandon()
 
 
-class Workers:
+class DraftWorkers:
     """Drafters: a single one in this process or, once the ingest has taken a while, several on Ray.
 
     A worker that dies is restarted with an empty state.
@@ -207,7 +207,7 @@ class Workers:
         count = int(ray.cluster_resources().get("CPU", 1)) if address else cpus
         probes = [
             VisibilityProbe(f"source {file.url}", locate(file.url), file.bytes, file.etag)
-            for file in self.source.visible_files()
+            for file in self.source.list_visible_files()
         ]
         output = self.drafters[0].output
         environment = self._session.enter_context(
@@ -251,7 +251,7 @@ class DraftingQueue:
     Shards that are already in the output are restored without drafting until the first unit has to be drafted.
     """
 
-    def __init__(self, source: Source, shards: Shards, workers: Workers, report: ShardReport) -> None:
+    def __init__(self, source: Source, shards: PlacedShards, workers: DraftWorkers, report: ShardReport) -> None:
         self.source = source
         self.shards = shards
         self.workers = workers
@@ -261,9 +261,9 @@ class DraftingQueue:
 
     def run(self) -> None:
         """Draft, or restore, the shards of every unit."""
-        for number, unit in enumerate(self.source.units(self.shards.rejected)):
-            if not self.drafting and (predicted := self.source.predict_shards(unit, self.shards)) is not None:
-                restored = self.shards.restore(predicted)
+        for number, unit in enumerate(self.source.iterate_units(self.shards.rejected)):
+            if not self.drafting and (existing := self.source.find_existing_shards(unit, self.shards)) is not None:
+                restored = self.shards.restore(existing)
                 for record in restored or ():
                     self.report(record)
                 if restored is not None:
@@ -275,11 +275,11 @@ class DraftingQueue:
                 UnitInProgress(number, unit, drafter, self.workers.call(drafter, "draft", number, unit))
             )
             while len(self.drafting) + len(self.committing) >= self.workers.max_units:
-                self._advance()
+                self._place_next_draft()
         while self.drafting or self.committing:
-            self._advance()
+            self._place_next_draft()
 
-    def _advance(self) -> None:
+    def _place_next_draft(self) -> None:
         """Place the next draft, and wait for the oldest commit if enough are pending or nothing is being drafted."""
         if self.drafting:
             job = self.drafting.popleft()
@@ -311,7 +311,7 @@ class DraftingQueue:
                 if job.deaths == MAX_ATTEMPTS:
                     raise PlumblineError(
                         f"the workers died {job.deaths} times on {job.unit} "
-                        f"({first_line(error)}); they may lack memory: lower row_group_bytes or "
+                        f"({get_first_line(error)}); they may lack memory: lower row_group_bytes or "
                         "cluster.num_cpus, and run the same command to continue"
                     ) from error
                 self.workers.await_restart(job.drafter)

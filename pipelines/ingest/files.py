@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.images.embedded_settings import HEAD_BYTES, read_image_settings
-from plumbline.pipelines.base.storage import Entry, Place, readable_errors
+from plumbline.pipelines.base.storage import Entry, Place, convert_read_errors
 from plumbline.pipelines.base.tables import Refused, Rejection, Row
-from plumbline.pipelines.ingest.draft_placement import Shards
+from plumbline.pipelines.ingest.draft_placement import PlacedShards
 from plumbline.pipelines.ingest.draft_workers import Source, SourceFile, StartDraft
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.input_rows import (
@@ -32,7 +32,7 @@ from plumbline.pipelines.ingest.input_rows import (
     Candidate,
     get_text,
     hash_json,
-    leads_out,
+    is_outside_roots,
     make_candidate,
     make_relative,
     read_known_ids,
@@ -98,7 +98,7 @@ class FileSource(Source):
 
     @cached_property
     def names(self) -> InputColumnsConfig:
-        return self.table.names(self.config)
+        return self.table.map_columns(self.config)
 
     @cached_property
     def extras(self) -> list[str]:
@@ -123,7 +123,7 @@ class FileSource(Source):
         """Columns that are part of the shards' keys: all except the generation settings, which were added later."""
         columns = [URI_FIELD if field.name == "image" and not self.config.copy else field for field in SHARD_SCHEMA]
         skills = [SKILLS_FIELD] if self.names.skills is not None else []
-        return pa.schema([*columns, *skills, *self._source_columns, *self.table.schema(self.extras)])
+        return pa.schema([*columns, *skills, *self._source_columns, *self.table.make_schema(self.extras)])
 
     @property
     def _source_columns(self) -> list[pa.Field]:
@@ -135,19 +135,19 @@ class FileSource(Source):
 
     @property
     def origins(self) -> Origins:
-        return self.table.origins(self.config)
+        return self.table.describe_origins(self.config)
 
-    def visible_files(self) -> list[SourceFile]:
+    def list_visible_files(self) -> list[SourceFile]:
         """Return the table and the first image file that exists."""
-        rows = next((unit.rows for unit in self.units([])), [])
-        existing = (row for row in rows if isinstance(self._find(row).image, ImageFile))
+        rows = next((unit.rows for unit in self.iterate_units([])), [])
+        existing = (row for row in rows if isinstance(self._find_row_files(row).image, ImageFile))
         images = [self.config.storage.locate(f"{self.folder.url}/{row.path}") for row in islice(existing, 1)]
         return [*self.files, *(make_source_file(image, "images") for image in images)]
 
-    def units(self, rejected: list[Rejection]) -> Iterator[FileUnit]:
+    def iterate_units(self, rejected: list[Rejection]) -> Iterator[FileUnit]:
         """Yield the rows of each shard, and append unreadable lines to `rejected`; incomplete shards come last."""
         waiting: dict[str, list[TableRow]] = defaultdict(list)
-        for line in self.table.rows(self.names.image or ""):
+        for line in self.table.iterate_rows(self.names.image or ""):
             row = line if isinstance(line, Rejection) else self._read_row(line)
             if isinstance(row, Rejection):
                 rejected.append(row)
@@ -169,7 +169,7 @@ class FileSource(Source):
                 line=line,
                 generator=self.config.generator,
                 default_id=path,
-                extras=self.table.values(row, self.extras),
+                extras=self.table.convert_values(row, self.extras),
             )
         except Refused as refused:
             image = get_text(row.values, self.names.image)
@@ -179,22 +179,22 @@ class FileSource(Source):
         sources = [path for path in (cell if isinstance(cell, list) else [cell]) if path and isinstance(path, str)]
         return TableRow(candidate, path, sources)
 
-    def predict_shards(self, unit: FileUnit, shards: Shards) -> DraftedUnit | None:
-        """Predict the unit's shard, which is identified by a hash of its rows and of each image's size and ETag.
+    def find_existing_shards(self, unit: FileUnit, shards: PlacedShards) -> DraftedUnit | None:
+        """Return the unit's shard, which is identified by a hash of its rows and of each image's size and ETag.
 
-        Returns None if the output does not have the shard yet.
+        Returns None if the output has no shard at that path yet.
         """
-        if not shards.next_exists(unit.generator):
+        if not shards.has_next_shard(unit.generator):
             return None
         with ThreadPoolExecutor(N_READERS) as pool:
-            content = self._hash(list(pool.map(self._find, unit.rows)))
+            content = self._hash_rows(list(pool.map(self._find_row_files, unit.rows)))
         return DraftedUnit([DraftedShard(unit.generator, content)], [])
 
     def draft(self, unit: FileUnit, start_draft: StartDraft) -> list[Rejection]:
         """Draft the unit's shard; raise ConfigError if the storage cannot be reached."""
         with ThreadPoolExecutor(N_READERS) as pool:
-            found_rows = list(pool.map(self._find, unit.rows))
-            shard = start_draft(unit.generator, self._hash(found_rows))
+            found_rows = list(pool.map(self._find_row_files, unit.rows))
+            shard = start_draft(unit.generator, self._hash_rows(found_rows))
             for group in _group_rows(found_rows, self.config):
                 for found, (images, settings) in zip(group, pool.map(self._read, group), strict=True):
                     if isinstance(found.image, Rejection):
@@ -206,14 +206,12 @@ class FileSource(Source):
     def record_finished(self, unit: FileUnit, drafted: DraftedUnit, output: Place) -> None:
         """Record nothing, because the existence of the shard shows that the unit is finished."""
 
-    def _hash(self, found_rows: Sequence[FoundRow]) -> str:
+    def _hash_rows(self, found_rows: Sequence[FoundRow]) -> str:
         sources = [[found.sources for found in found_rows]] if self._source_columns else []
         rows = [(self.table.select_hashed(found.candidate), found.image[:N_HASHED_FIELDS]) for found in found_rows]
         return hash_json([self.config.recipe, str(self._hashed_schema), self.folder.url, rows, *sources])
 
-    def _find(self, row: TableRow) -> FoundRow:
-        """Find the files of a row; raise ConfigError if the storage cannot be reached."""
-
+    def _find_row_files(self, row: TableRow) -> FoundRow:
         def find_file(path: str) -> ImageFile:
             return find_image(self.folder, path, self._roots, self.config.limits.max_bytes)
 
@@ -249,8 +247,7 @@ class FileSource(Source):
 
 
 def _read_file(file: ImageFile, folder: Place) -> bytes:
-    """Read a file; raise ConfigError if its size has changed since it was found."""
-    with readable_errors(folder, f"{file.place} in images"):
+    with convert_read_errors(folder, f"{file.place} in images"):
         content = file.place.read()
     if len(content) != file.size:
         raise ConfigError(f"{file.place}: the file changed while it was read; run the same command again")
@@ -290,13 +287,13 @@ def find_image(folder: Place, relative: str, roots: Sequence[Path], max_bytes: i
     """
     if not relative.isascii():  # an é may be one character in a table, and two in the file's name on another system
         forms = dict.fromkeys((relative, normalize("NFC", relative), normalize("NFD", relative)))
-        with readable_errors(folder, "images"):
+        with convert_read_errors(folder, "images"):
             relative = next((form for form in forms if (folder / form).exists()), relative)
     place = folder / relative
-    if place.is_local and leads_out(place.path, roots):
+    if place.is_local and is_outside_roots(place.path, roots):
         remedy = "put the file itself there, or add the folder of the link's target to link_roots"
         raise Refused("outside_folder", f"{place}: a link leads out of {folder.url}; {remedy}")
-    with readable_errors(folder, "images"):
+    with convert_read_errors(folder, "images"):
         try:
             entry = _read_local_entry(place.path) if place.is_local else place.entry()
         except (FileNotFoundError, NotADirectoryError) as error:

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 from unicodedata import normalize
 
-from plumbline.pipelines.base.storage import Place, readable_errors
+from plumbline.pipelines.base.storage import Place, convert_read_errors
 from plumbline.pipelines.base.tables import (
     JSON_LINES_SUFFIXES,
     SEPARATORS_BY_SUFFIX,
@@ -18,7 +18,7 @@ from plumbline.pipelines.base.tables import (
     Refused,
     Rejection,
     Row,
-    printable,
+    escape_bytes,
 )
 from plumbline.pipelines.ingest.input_rows import (
     EDIT_RESULT_COLUMNS,
@@ -59,7 +59,7 @@ class ExternalPrompts(NamedTuple):
 
     url: str
     rows: Sequence[Row]
-    """Rows with `prompt_id` and `prompt`; ids are hashes of the texts if the file has none."""
+    """Rows with `prompt_id` and `prompt`; if the file has no ids, they are hashes of the texts."""
     has_ids: bool
     """True if the file has ids; otherwise image names contain row numbers."""
 
@@ -115,24 +115,24 @@ class Folder:
     @property
     def foreign(self) -> list[str]:
         """Image files in formats that cannot be decoded."""
-        return [name for name in self.names if _read_suffix(name) in FOREIGN_SUFFIXES]
+        return [name for name in self.names if _get_suffix(name) in FOREIGN_SUFFIXES]
 
     @property
     def text_tables(self) -> list[str]:
         return [name for name in self.names if name.lower().endswith((*SEPARATORS_BY_SUFFIX, *JSON_LINES_SUFFIXES))]
 
     @cached_property
-    def nameable_images(self) -> frozenset[str]:
+    def referable_images(self) -> frozenset[str]:
         """All images that a table row may refer to."""
         return frozenset((*self._images_and_sources, *self.hidden, *self.outside))
 
     @cached_property
-    def _nameable_by_nfc(self) -> dict[str, str]:
-        return {normalize("NFC", name): name for name in self.nameable_images if not name.isascii()}
+    def _referable_by_nfc(self) -> dict[str, str]:
+        return {normalize("NFC", name): name for name in self.referable_images if not name.isascii()}
 
-    def find(self, path: str) -> str | None:
+    def find_image(self, path: str) -> str | None:
         """Return the image at this path in any Unicode normalization: é can be one character or two."""
-        return path if path in self.nameable_images else self._nameable_by_nfc.get(normalize("NFC", path))
+        return path if path in self.referable_images else self._referable_by_nfc.get(normalize("NFC", path))
 
     @cached_property
     def source_paths(self) -> dict[str, str]:
@@ -169,7 +169,7 @@ class Folder:
         paths = (each for name in names for each in (name, NUMBER_SUFFIX_PATTERN.sub("", name)))
         return next((self._sources_by_path[path] for path in paths if path in self._sources_by_path), [])
 
-    def keep_inside(self, name: str | None) -> "Folder":
+    def select_subfolders(self, name: str | None) -> "Folder":
         """Return the folder with only the images in subfolders of this name, or unchanged if there is no such folder.
 
         Other files, which may contain prompts, are kept if they are in such a subfolder or in one of its parent
@@ -179,7 +179,7 @@ class Folder:
         if not inner:
             return self
         above = {str(folder) for path in inner for folder in PurePosixPath(path).parents}
-        images = {path for path in self.names if _read_suffix(path) in (*IMAGE_SUFFIXES, *FOREIGN_SUFFIXES)}
+        images = {path for path in self.names if _get_suffix(path) in (*IMAGE_SUFFIXES, *FOREIGN_SUFFIXES)}
         kept = [
             path
             for path in self.names
@@ -230,7 +230,7 @@ class Folder:
                 found |= {image: name for image, (name, _) in numbered.items()}
         return found
 
-    def url(self, name: str) -> str:
+    def get_url(self, name: str) -> str:
         return f"{self.place.url}/{name}"
 
     def reject_without_prompt(self, image: str, message: str) -> Rejection:
@@ -240,21 +240,25 @@ class Folder:
         return self.reject(image, Refused("empty_prompt", message))
 
     def reject(self, image: str, refused: Refused) -> Rejection:
-        return refused.to_rejection(self.url(image), generator=self.get_generator(image), image_id=image)
+        return refused.to_rejection(self.get_url(image), generator=self.get_generator(image), image_id=image)
 
     def skip(self, image: str, reason: str) -> Rejection:
-        return Refused(SKIPPED_KIND, reason).to_rejection(self.url(image))
+        return Refused(SKIPPED_KIND, reason).to_rejection(self.get_url(image))
 
     def read(self, name: str) -> bytes:
         """Read a small file; raise Refused if it is too large or has been removed since it was listed."""
-        with readable_errors(self.place, f"{name} in images"):
+        with convert_read_errors(self.place, f"{name} in images"):
             try:
                 content = (self.place / name).read(MAX_TEXT_BYTES + 1)
             except FileNotFoundError as error:
-                raise Refused("unreadable_line", f"{self.url(name)} no longer exists; run again") from error
+                raise Refused(
+                    "unreadable_line",
+                    f"{self.get_url(name)} was removed while the folder was read; run the same command again",
+                ) from error
         if len(content) > MAX_TEXT_BYTES:
             raise Refused(
-                "text_too_large", f"{self.url(name)} is over {MAX_TEXT_BYTES} bytes; check that it contains a prompt"
+                "text_too_large",
+                f"{self.get_url(name)} is over {MAX_TEXT_BYTES} bytes; check that it contains a prompt",
             )
         return content
 
@@ -277,7 +281,7 @@ def list_images(place: Place, key: str = "images", columns: InputColumnsConfig |
 
     Raises ConfigError naming `key` if the folder does not exist.
     """
-    with readable_errors(place, key):
+    with convert_read_errors(place, key):
         if not place.exists():
             raise FileNotFoundError(place.url)
         paths = exclude_stores(place, sorted(path for path, _ in place.files()))
@@ -286,10 +290,10 @@ def list_images(place: Place, key: str = "images", columns: InputColumnsConfig |
     visible = [name for name in names if name not in hidden]
     return Folder(
         place=place,
-        names=[name for name in visible if name == printable(name)],
+        names=[name for name in visible if name == escape_bytes(name)],
         columns=columns or InputColumnsConfig(),
-        hidden=[printable(name) for name in names if name in hidden and is_image(name)],
-        badly_named=[printable(name) for name in visible if name != printable(name)],
+        hidden=[escape_bytes(name) for name in names if name in hidden and is_image(name)],
+        badly_named=[escape_bytes(name) for name in visible if name != escape_bytes(name)],
     )
 
 
@@ -319,8 +323,8 @@ def is_contact_sheet(image: str) -> bool:
 
 def is_image(path: str) -> bool:
     """Return True if the path has the suffix of a supported image or video format."""
-    return _read_suffix(path) in IMAGE_SUFFIXES
+    return _get_suffix(path) in IMAGE_SUFFIXES
 
 
-def _read_suffix(path: str) -> str:
+def _get_suffix(path: str) -> str:
     return PurePosixPath(path).suffix[1:].lower()

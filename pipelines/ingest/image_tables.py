@@ -18,15 +18,15 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.images.generation_settings import read_field_settings
 from plumbline.pipelines.base.arrow_views import remove_views, remove_views_from_schema
 from plumbline.pipelines.base.hugging_face_labels import find_labels, name_labels
-from plumbline.pipelines.base.storage import Place, first_line, readable_errors
-from plumbline.pipelines.base.tables import DAMAGED_TABLE, Refused, Rejection, printable
+from plumbline.pipelines.base.storage import Place, convert_read_errors, get_first_line
+from plumbline.pipelines.base.tables import DAMAGED_TABLE, Refused, Rejection, escape_bytes
 from plumbline.pipelines.ingest.files import read_image
 from plumbline.pipelines.ingest.image_folders import list_images
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.ingest_output import open_for_arrow
 from plumbline.pipelines.ingest.input_rows import (
     describe_column_origins,
-    leads_out,
+    is_outside_roots,
     make_candidate,
     make_relative,
     read_known_ids,
@@ -42,7 +42,7 @@ TABLE_SUFFIXES = (".parquet", ".arrow")
 ROWS_AT_ONCE = 16
 EMBEDDED_COLUMNS = ("image", "jpg", "png", "webp")
 """Usual names of a column with embedded images, which takes precedence over a column of paths."""
-NUMBERED_COLUMNS = {"image": ("jpg_{}", "image_{}", "png_{}"), "generator": ("model_{}", "generator_{}")}
+NUMBERED_COLUMN_TEMPLATES = {"image": ("jpg_{}", "image_{}", "png_{}"), "generator": ("model_{}", "generator_{}")}
 """Patterns of column names for rows with several images, which are counted from 0."""
 
 
@@ -63,7 +63,7 @@ class ImageTableSource(SampleSource):
                             yield self._read_sample(file, row, line, names, name, others)
         except (pa.ArrowException, UnicodeDecodeError) as error:
             remedy = "it may be truncated: write or download it again"
-            message = f"not readable after row {line} ({first_line(error)}): all later rows are lost; {remedy}"
+            message = f"not readable after row {line} ({get_first_line(error)}): all later rows are lost; {remedy}"
             yield Refused(DAMAGED_TABLE, message).to_rejection(file.place.url)
 
     def _read_sample(
@@ -85,12 +85,12 @@ class ImageTableSource(SampleSource):
                 default_id=default_id,
                 extras={"sample": json.dumps({key: row[key] for key in others}, ensure_ascii=False, default=str)},
             )
-            image = _read_cell(row[names.image or ""], file, self.config)
+            image = _read_image_cell(row[names.image or ""], file, self.config)
             source = row.get(names.source or "")
             sources = []
             for cell in source if isinstance(source, list) else [source]:
                 with suppress(Refused):  # a missing source fails the metrics that need it, and not the row
-                    sources.append(_read_cell(cell, file, self.config))
+                    sources.append(_read_image_cell(cell, file, self.config))
             return ImageSample(candidate, image, sources, read_field_settings(row))
         except Refused as refused:
             return refused.to_rejection(
@@ -108,8 +108,8 @@ class ImageTableSource(SampleSource):
             origin = f"{file.place.url}, which cannot be read"
             return Origins(origin, origin)
 
-    def skip_unnamed(self) -> list[Rejection]:
-        """Return rejections of kind `skipped` for the image files in a folder of tables that no row names."""
+    def reject_unnamed_images(self) -> list[Rejection]:
+        """Return a rejection of kind `skipped` for each image file in the folder of tables that no row names."""
         place = self.config.storage.locate(str(self.config.table))
         if self.config.images is not None or not place.is_folder():
             return []
@@ -118,7 +118,7 @@ class ImageTableSource(SampleSource):
             return []
         named = {path for file in self.sample_files for path in _read_image_paths(file, self.config)}
         reason = "no row of the tables names it"
-        return [folder.skip(image, reason) for image in folder.images if folder.url(image) not in named]
+        return [folder.skip(image, reason) for image in folder.images if folder.get_url(image) not in named]
 
 
 def open_image_tables(config: IngestConfig) -> ImageTableSource | None:
@@ -129,13 +129,13 @@ def open_image_tables(config: IngestConfig) -> ImageTableSource | None:
     if config.table is None:
         return None
     place = config.storage.locate(config.table)
-    with readable_errors(place, "table"):
+    with convert_read_errors(place, "table"):
         entries = {path: entry for path, entry in place.files() if is_table(path or place.name, TABLE_SUFFIXES)}
     if not entries:
         return None
     roots = resolve_link_roots(place.path, config.link_roots) if place.is_local else []
     for path in entries:
-        if roots and path and leads_out((place / path).path, roots):
+        if roots and path and is_outside_roots((place / path).path, roots):
             raise ConfigError(f"table {place / path}: a link leads out of {place.url}; add its target to link_roots")
     names = _name_files({path: path or place.name for path in entries})
     tables = [
@@ -150,14 +150,14 @@ def open_image_tables(config: IngestConfig) -> ImageTableSource | None:
 
 
 def _name_files(paths: Mapping[str, str]) -> dict[str, str]:
-    """Return a unique name for each table, by the keys of `paths`; if a row has no id, its id contains this name.
+    """Return a unique name for each table, with the keys of `paths`; it is used to make ids for images without one.
 
     The table a/b.parquet is named a-b; a digest is added if there is also an a-b.parquet.
     """
     names: dict[str, str] = {}
     used: set[str] = set()
     for key, path in sorted(paths.items(), key=lambda each: ("/" in each[1], each[1])):
-        name = printable(remove_ending(path.replace("/", "-"), TABLE_SUFFIXES))
+        name = escape_bytes(remove_ending(path.replace("/", "-"), TABLE_SUFFIXES))
         if name in used:
             name = f"{name}-{hashlib.sha256(path.encode(errors='surrogateescape')).hexdigest()[:8]}"
         used.add(name)
@@ -169,7 +169,6 @@ def _name_files(paths: Mapping[str, str]) -> dict[str, str]:
 def _open_table(
     place: Place, size: int | None = None, columns: Sequence[str] | None = None
 ) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
-    """Open a table; yield its schema and its batches of rows. Parquet tables are read with only the given columns."""
     with open_for_arrow(place, "table", size=size) as stream:
         if place.path.lower().endswith(".parquet"):
             parquet = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
@@ -190,7 +189,7 @@ class TableInspection(NamedTuple):
     generator: str | None = None
     """Column with the generators; if a row has several images, the column of the first image's generator."""
     has_image_paths: bool = False
-    """True if the table contains paths to images, and no images."""
+    """True if the table contains paths to images instead of images."""
     image: str | None = None
     """Column with the images; None if the table has no column with the configured name or a usual name."""
     prompt: str | None = None
@@ -198,7 +197,7 @@ class TableInspection(NamedTuple):
 
 
 def inspect_table(place: Place, columns: InputColumnsConfig) -> TableInspection:
-    """Return a table's properties, or the default properties if the table cannot be read, which the ingest reports."""
+    """Return a table's properties, or the defaults if the table cannot be read; the ingest reports why."""
     try:
         with _open_table(place) as (schema, batches):
             names = find_names(schema.names, columns)
@@ -221,7 +220,6 @@ def inspect_table(place: Place, columns: InputColumnsConfig) -> TableInspection:
 
 
 def _read_image_paths(file: SampleFile, config: IngestConfig) -> Iterator[str]:
-    """Yield the addresses of the image files that the table refers to, up to the first damaged row."""
     folder = config.storage.locate(file.place.url.rpartition("/")[0])
     with suppress(pa.ArrowException, OSError, UnicodeDecodeError, ConfigError):
         with _open_table(file.place, file.size) as (schema, _):
@@ -248,11 +246,12 @@ def _count_images(available: Sequence[str]) -> int:
 
 
 def _find_numbered_column(role: str, number: int, available: Sequence[str]) -> str | None:
-    return next((name.format(number) for name in NUMBERED_COLUMNS[role] if name.format(number) in available), None)
+    return next(
+        (name.format(number) for name in NUMBERED_COLUMN_TEMPLATES[role] if name.format(number) in available), None
+    )
 
 
 def _list_columns_by_image(available: Sequence[str], config: IngestConfig) -> list[InputColumnsConfig]:
-    """Return the columns of each image in a row; raise ConfigError if a required column is missing."""
     count = _count_images(available) if config.columns.image is None else 0
     embedded = next((name for name in EMBEDDED_COLUMNS if name in available), None)
     asked = [
@@ -271,8 +270,7 @@ def _list_other_columns(schema: pa.Schema, images_of_row: Sequence[InputColumnsC
     return [field.name for field in schema if field.name not in images and not pa.types.is_binary(field.type)]
 
 
-def _read_cell(value: Any, file: SampleFile, config: IngestConfig) -> bytes:
-    """Return the image bytes from a cell, or from the file that the cell names; raise Refused if there is no image."""
+def _read_image_cell(value: Any, file: SampleFile, config: IngestConfig) -> bytes:
     if isinstance(value, Mapping):
         value = value.get("bytes") or value.get("path")
     if isinstance(value, str):
@@ -284,5 +282,5 @@ def _read_cell(value: Any, file: SampleFile, config: IngestConfig) -> bytes:
         raise Refused("missing_image", "the image is empty; generate it again")
     if len(value) > config.limits.max_bytes:
         problem = f"{len(value)} bytes are over limits.max_bytes={config.limits.max_bytes}"
-        raise Refused("image_too_large", f"{problem}; check it, or raise the limit")
+        raise Refused("image_too_large", f"{problem}; check the image, or raise the limit")
     return value

@@ -6,15 +6,15 @@ from typing import NamedTuple
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.images.rows import SOURCE_COLUMNS
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, compute_exit_code
-from plumbline.pipelines.base.storage import readable_errors
+from plumbline.pipelines.base.storage import convert_read_errors
 from plumbline.pipelines.base.tables import DAMAGED_KINDS, SKIPPED_KIND, Rejection
-from plumbline.pipelines.ingest.draft_placement import Shards
-from plumbline.pipelines.ingest.draft_workers import DraftingQueue, Source, Workers
+from plumbline.pipelines.ingest.draft_placement import PlacedShards
+from plumbline.pipelines.ingest.draft_workers import DraftingQueue, DraftWorkers, Source
 from plumbline.pipelines.ingest.files import FileSource
 from plumbline.pipelines.ingest.image_folders import ExternalPrompts
 from plumbline.pipelines.ingest.image_tables import open_image_tables
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
-from plumbline.pipelines.ingest.ingest_output import Record, Records, read_columns
+from plumbline.pipelines.ingest.ingest_output import IngestRecord, IngestRecords, read_columns
 from plumbline.pipelines.ingest.layouts import FolderTable
 from plumbline.pipelines.ingest.shards import ShardRecord, ShardReport
 from plumbline.pipelines.ingest.tars import open_tars
@@ -23,8 +23,6 @@ from plumbline.pipelines.sources.origins import ExamplePair, Origins, pick_ends_
 
 
 class IngestResult(NamedTuple):
-    """The result of an ingest."""
-
     url: str
     shards: list[ShardRecord]
     rejected: list[Rejection]
@@ -63,7 +61,7 @@ class IngestResult(NamedTuple):
         images: Counter[str] = Counter()
         for shard in self.shards:
             images[shard.generator] += shard.rows
-        return self.origins.lines(self.prompts, images)
+        return self.origins.describe(self.prompts, images)
 
     @property
     def damaged(self) -> list[str]:
@@ -89,9 +87,9 @@ def ingest(
     same names.
     """
     source = _open_source(config, prompts)
-    records = Records(config.storage.locate(config.output), config.addresses)
-    shards = Shards(records, config.on_change)
-    with Workers(source) as workers:
+    records = IngestRecords(config.storage.locate(config.output), config.addresses)
+    shards = PlacedShards(records, config.on_change)
+    with DraftWorkers(source) as workers:
         DraftingQueue(source, shards, workers, report).run()
     written = sorted(shards.records)
     left_out = sorted(shards.rejected, key=lambda each: (each.file, each.line or 0, each.kind, each.message))
@@ -120,11 +118,10 @@ def ingest(
         skipped=[rejection for rejection in left_out if rejection.kind == SKIPPED_KIND],
         pairs=_read_example_pairs(shards, written),
     )
-    return ended._replace(unfinished=_publish(records, shards, _make_record(source, ended)))
+    return ended._replace(unfinished=_publish_record(records, shards, _make_record(source, ended)))
 
 
 def _open_source(config: IngestConfig, prompts: ExternalPrompts | None) -> Source:
-    """Return the source of an ingest; raise ConfigError if it does not exist or does not have the required columns."""
     if config.tars is not None:
         return open_tars(config)
     if (tables := open_image_tables(config)) is not None:
@@ -140,14 +137,13 @@ def _open_source(config: IngestConfig, prompts: ExternalPrompts | None) -> Sourc
             images_inside=config.images_inside,
             prompts=prompts,
         )
-    with readable_errors(folder, "images"):
+    with convert_read_errors(folder, "images"):
         if not folder.is_folder():
             raise FileNotFoundError(folder.path)
     return FileSource(config=config, table=table, folder=folder)
 
 
-def _read_example_pairs(shards: Shards, written: list[ShardRecord]) -> list[ExamplePair]:
-    """Return the first, the middle and the last image of all shards together, with their prompts."""
+def _read_example_pairs(shards: PlacedShards, written: list[ShardRecord]) -> list[ExamplePair]:
     candidates = [(record, row) for record in written for row in pick_ends_and_middle(record.rows)]
     pairs = []
     for record, row in (candidates[number] for number in pick_ends_and_middle(len(candidates))):
@@ -156,7 +152,7 @@ def _read_example_pairs(shards: Shards, written: list[ShardRecord]) -> list[Exam
     return pairs
 
 
-def _publish(records: Records, shards: Shards, record: Record) -> list[str]:
+def _publish_record(records: IngestRecords, shards: PlacedShards, record: IngestRecord) -> list[str]:
     """Write the record of this ingest, then the tables and the manifest for all ingests into the output.
 
     If another ingest ends in the meantime, the tables and the manifest are written again. Returns the generators of
@@ -172,7 +168,7 @@ def _publish(records: Records, shards: Shards, record: Record) -> list[str]:
         shards.refresh()
 
 
-def _make_record(source: Source, ended: IngestResult) -> Record:
+def _make_record(source: Source, ended: IngestResult) -> IngestRecord:
     """Return the record of this ingest, which is the same whether or not the ingest was interrupted and resumed."""
     shards = [record._asdict() for record in ended.shards]
     manifest = {
@@ -189,4 +185,4 @@ def _make_record(source: Source, ended: IngestResult) -> Record:
         "prompts": ended.prompts,
         "shards": [{name: shard[name] for name in shard if name != "written"} for shard in shards],
     }
-    return Record(manifest, ended.rejected)
+    return IngestRecord(manifest, ended.rejected)

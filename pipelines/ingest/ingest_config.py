@@ -12,7 +12,7 @@ from plumbline.pipelines.ingest.input_rows import check_generator
 from plumbline.pipelines.sources.benchmark import PromptsFrom
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig
 
-VERSION = 1
+INGEST_VERSION = 1
 """Version of the ingest, raised when the same input would produce different shards."""
 InputAddresses = Mapping[str, str | None]
 """Addresses of an ingest's input (its table and images, or its tars), and its generator; they identify the ingest
@@ -103,7 +103,9 @@ class IngestConfig(BoundsChecked):
                 f"got {self.prompts_from!r}"
             )
         if any("://" in root or not root for root in self.link_roots):
-            raise ConfigError(f"link_roots: expected local folders, got {', '.join(map(repr, self.link_roots))}")
+            raise ConfigError(
+                f"link_roots: expected local folders, got {', '.join(map(repr, self.link_roots))}; correct the paths"
+            )
         if self.generator is not None:
             try:
                 check_generator(self.generator)
@@ -118,7 +120,7 @@ class IngestConfig(BoundsChecked):
         columns = {
             name: asked for name, asked in asdict(self.columns).items() if name not in ("skills", "source") or asked
         }
-        return {"version": VERSION, **{name: asdict(self)[name] for name in names}, "columns": columns, **linked}
+        return {"version": INGEST_VERSION, **{name: asdict(self)[name] for name in names}, "columns": columns, **linked}
 
     @property
     def addresses(self) -> InputAddresses:

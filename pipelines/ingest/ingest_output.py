@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.rows import table as make_table
-from plumbline.pipelines.base.storage import Entry, Place, readable_errors
-from plumbline.pipelines.base.tables import REJECTED_SCHEMA, Refused, Rejection, printable
+from plumbline.pipelines.base.storage import Entry, Place, convert_read_errors
+from plumbline.pipelines.base.tables import REJECTED_SCHEMA, Refused, Rejection, escape_bytes
 from plumbline.pipelines.ingest.ingest_config import InputAddresses
 from plumbline.pipelines.ingest.input_rows import SKILLS_FIELD, hash_json
 from plumbline.pipelines.sources.origins import MANIFEST_FILE
@@ -29,10 +29,10 @@ PROMPTS_SCHEMA = pa.schema([("prompt_id", pa.string()), ("text", pa.string()), S
 
 
 class OutputError(ConfigError):
-    """A file in the output that is damaged or missing, or was not written by an ingest."""
+    """Raised if a file in the output is damaged or missing, or was not written by an ingest."""
 
 
-class Footer(NamedTuple):
+class ShardFooter(NamedTuple):
     """The metadata that a shard has in addition to its rows."""
 
     key: str
@@ -43,11 +43,11 @@ class Footer(NamedTuple):
 
 
 class OutputShard(NamedTuple):
-    """A listed shard with its metadata."""
+    """Size, ETag and footer metadata of a shard that exists in the output."""
 
     size: int
     etag: str
-    footer: Footer
+    footer: ShardFooter
 
 
 class OutputPrompt(NamedTuple):
@@ -72,26 +72,26 @@ def read_output_shards(
 
     shards = {
         path: entry
-        for path, entry in _list(output).items()
+        for path, entry in _list_files(output).items()
         if path.endswith(".parquet") and "/" in path and not any(part.startswith(".") for part in path.split("/"))
     }
     with ThreadPoolExecutor(N_READERS) as pool:
         return dict(zip(shards, pool.map(read, shards, shards.values()), strict=True))
 
 
-def _list(folder: Place) -> dict[str, Entry]:
-    with readable_errors(folder, "output"):
+def _list_files(folder: Place) -> dict[str, Entry]:
+    with convert_read_errors(folder, "output"):
         try:
             return dict(sorted(folder.files()))
         except FileNotFoundError:
             return {}
 
 
-def read_footer(output: Place, path: str, size: int | None = None) -> Footer:
+def read_footer(output: Place, path: str, size: int | None = None) -> ShardFooter:
     """Read a shard's metadata; raise ConfigError if the file is damaged, or was not written by an ingest."""
     with convert_damage(output, path), open_for_arrow(output / path, "output", size=size, cache_type="none") as stream:
         values = decode_json((pq.read_metadata(stream).metadata or {})[INGEST_KEY].decode())
-        return Footer(values["key"], [Rejection(*row) for row in values["rejected"]], dict(values["source"]))
+        return ShardFooter(values["key"], [Rejection(*row) for row in values["rejected"]], dict(values["source"]))
 
 
 @contextmanager
@@ -133,7 +133,7 @@ def open_for_arrow(place: Place, what: str, **options: Any) -> Iterator[Any]:
 
     Raises ConfigError if the file cannot be reached; `what` names the file in the message.
     """
-    with readable_errors(place, what), place.open(**options) as stream:
+    with convert_read_errors(place, what), place.open(**options) as stream:
         try:
             yield stream
         except OSError as error:
@@ -142,7 +142,7 @@ def open_for_arrow(place: Place, what: str, **options: Any) -> Iterator[Any]:
             raise pa.ArrowInvalid(str(error)) from error
 
 
-class Record(NamedTuple):
+class IngestRecord(NamedTuple):
     manifest: Mapping[str, Any]
     """The input and the shards made from it. Interrupting and resuming an ingest does not change it."""
     rejected: Sequence[Rejection]
@@ -152,21 +152,21 @@ class Record(NamedTuple):
         return {shard["path"] for shard in self.manifest["shards"]}
 
 
-class Records:
+class IngestRecords:
     """The records of all ingests into an output, including this ingest's own."""
 
     def __init__(self, output: Place, source: InputAddresses) -> None:
         """Open the records; raise OutputError if the manifest names an ingest that has no record."""
         self.output = output
         self.source = source
-        self._own = _record_path(source)
+        self._own = _make_record_path(source)
         manifest = output / MANIFEST_FILE
         named: list[str] = []
-        with readable_errors(output, "output"):
+        with convert_read_errors(output, "output"):
             if manifest.exists():
                 try:
                     ingests = decode_json(manifest.read().decode())["ingests"]
-                    named = [_record_path(ingest["source"]) for ingest in ingests]
+                    named = [_make_record_path(ingest["source"]) for ingest in ingests]
                 except (DamagedError, ValueError, KeyError, TypeError) as error:
                     remedy = "move it, or choose another output"
                     raise OutputError(f"{manifest}: not written by an ingest, or damaged; {remedy}") from error
@@ -179,17 +179,19 @@ class Records:
 
     def list_etags(self) -> dict[str, str]:
         """Return the ETag of each record by its path relative to the output."""
-        return {f"{RECORDS_FOLDER}/{name}": entry.etag for name, entry in _list(self.output / RECORDS_FOLDER).items()}
+        return {
+            f"{RECORDS_FOLDER}/{name}": entry.etag for name, entry in _list_files(self.output / RECORDS_FOLDER).items()
+        }
 
-    def write(self, record: Record) -> None:
+    def write(self, record: IngestRecord) -> None:
         """Write the record of this ingest, which marks it as finished."""
         (self.output / self._own).write(encode_json(record._asdict()).encode())
 
     def forget(self) -> None:
         """Remove this ingest's record before any of its shards changes: no manifest may list a changed shard."""
-        with readable_errors(self.output, "output"):
+        with convert_read_errors(self.output, "output"):
             if self._own in self.list_etags():
-                self._write_manifest([record for path, record in self._read() if path != self._own], [])
+                self._write_manifest([record for path, record in self._read_records() if path != self._own], [])
                 (self.output / self._own).remove()
 
     def publish(self, prompts: Iterator[OutputPrompt], shards: Collection[str]) -> list[str]:
@@ -197,8 +199,8 @@ class Records:
 
         `prompts` are sorted by id; `shards` are the paths of all shards in the output.
         """
-        with readable_errors(self.output, "output"):
-            records = [record for _, record in self._read() if record.paths <= set(shards)]
+        with convert_read_errors(self.output, "output"):
+            records = [record for _, record in self._read_records() if record.paths <= set(shards)]
             recorded = {path for record in records for path in record.paths}
             unfinished = sorted({path.partition("/")[0] for path in shards if path not in recorded})
             with (
@@ -214,17 +216,17 @@ class Records:
             self._write_manifest(records, unfinished)
         return unfinished
 
-    def _read(self) -> Iterator[tuple[str, Record]]:
+    def _read_records(self) -> Iterator[tuple[str, IngestRecord]]:
         """Yield every readable record with its path; an ingest with an unreadable record counts as unfinished."""
         for path in self.list_etags():
             try:
                 values = decode_json((self.output / path).read().decode())
-                rejected = [Rejection(printable(file), *row) for file, *row in values["rejected"]]
-                yield path, Record(values["manifest"], rejected)
+                rejected = [Rejection(escape_bytes(file), *row) for file, *row in values["rejected"]]
+                yield path, IngestRecord(values["manifest"], rejected)
             except (DamagedError, ValueError, KeyError, TypeError):
                 continue
 
-    def _write_manifest(self, records: Sequence[Record], unfinished: Sequence[str]) -> None:
+    def _write_manifest(self, records: Sequence[IngestRecord], unfinished: Sequence[str]) -> None:
         manifest = self.output / MANIFEST_FILE
         if records:
             values = {"ingests": [record.manifest for record in records], "unfinished": unfinished}
@@ -233,5 +235,5 @@ class Records:
             manifest.remove()
 
 
-def _record_path(source: InputAddresses) -> str:
+def _make_record_path(source: InputAddresses) -> str:
     return f"{RECORDS_FOLDER}/{hash_json(source)[:32]}.json"

@@ -15,7 +15,7 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.images.generation_settings import SETTING_NAMES, SETTINGS_COLUMN, make_settings_type
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import Refused, Rejection, convert_to_list, require_utf8
-from plumbline.pipelines.sources.input_columns import DEFAULT_NAMES, InputColumnsConfig, find_names
+from plumbline.pipelines.sources.input_columns import DEFAULT_COLUMN_NAMES, InputColumnsConfig, find_names
 from plumbline.pipelines.sources.origins import Origins
 from plumbline.pipelines.sources.shards import hash_text
 
@@ -88,7 +88,7 @@ class Candidate(NamedTuple):
         ids = {"generator": self.generator, "prompt_id": self.prompt_id, "image_id": self.image_id}
         return refused.to_rejection(self.file, self.line, **ids)
 
-    def row(self, image: bytes | str, sources: Sequence[bytes | str]) -> dict[str, Any]:
+    def make_row(self, image: bytes | str, sources: Sequence[bytes | str]) -> dict[str, Any]:
         """Return the shard row, with the image and its sources as bytes or as addresses."""
         columns = ("image", SOURCE_FIELD.name) if isinstance(image, bytes) else (URI_FIELD.name, SOURCE_URI_FIELD.name)
         row = {"image_id": self.image_id, "prompt_id": self.prompt_id, "prompt": self.prompt}
@@ -102,7 +102,7 @@ def require_names(
     """Return the table's columns by role; raise ConfigError naming the first required column that is missing."""
     names = find_names(available, columns)
     listed = ", ".join(available) or "none"
-    for role in DEFAULT_NAMES:
+    for role in DEFAULT_COLUMN_NAMES:
         if getattr(columns, role) and getattr(names, role) is None:
             raise ConfigError(f"columns.{role}: no column {getattr(columns, role)!r} in {url}; found {listed}")
     if names.image is None:
@@ -249,7 +249,7 @@ def resolve_link_roots(folder: str, others: Sequence[str]) -> list[Path]:
     return [Path(os.path.realpath(Path(root).expanduser())) for root in (folder, *others)]
 
 
-def leads_out(path: str, roots: Sequence[Path]) -> bool:
+def is_outside_roots(path: str, roots: Sequence[Path]) -> bool:
     """Return True if a local path, with links resolved, is not below any of the roots."""
     real = Path(os.path.realpath(path))
     return not any(real.is_relative_to(root) for root in roots)

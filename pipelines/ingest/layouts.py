@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.pipelines.base.storage import readable_errors
+from plumbline.pipelines.base.storage import convert_read_errors
 from plumbline.pipelines.base.tables import (
     JSON_LINES_SUFFIXES,
     SEPARATORS_BY_SUFFIX,
@@ -33,7 +33,7 @@ from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.input_rows import Candidate, refuse_foreign
 from plumbline.pipelines.ingest.list_layout import (
     LIST_FILE,
-    PromptLines,
+    PromptList,
     describe_by_numbers,
     find_lists,
     find_numbers,
@@ -43,7 +43,13 @@ from plumbline.pipelines.ingest.table_layout import find_tables, list_file_name_
 from plumbline.pipelines.ingest.text_tables import Table, read_column_names
 from plumbline.pipelines.sources.benchmark import PromptsFrom
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
-from plumbline.pipelines.sources.origins import Origins, SeenOrigins, count_suffixes, describe_ignored, name_some
+from plumbline.pipelines.sources.origins import (
+    Origins,
+    SeenOrigins,
+    describe_ignored,
+    format_first_names,
+    format_suffix_counts,
+)
 
 TABLE_SUFFIXES = (*SEPARATORS_BY_SUFFIX, *JSON_LINES_SUFFIXES, ".json", ".parquet", ".arrow", *WORKBOOK_SUFFIXES)
 PROMPT_WORD_PATTERN = re.compile(r"[^\W\d_]{2,}")
@@ -53,7 +59,7 @@ PROMPTS_FILE_PATTERN = re.compile(
 """Pattern of file names that suggest a prompts file."""
 MIN_FOLDER_WORDS = 3
 """Minimum number of words in a folder name that counts as a prompt; `run one` has too few."""
-DESCRIBED_IN = "described in"
+DESCRIPTION_LOCATION_KEY = "described in"
 """Key in a row of a FolderTable. Its value names the file and the line that describe the image."""
 FOLDER_TABLE_COLUMNS = InputColumnsConfig(
     image="file", prompt="prompt", prompt_id="prompt_id", generator="generator", skills="skills"
@@ -69,33 +75,35 @@ class Layout(NamedTuple):
     contents: str
     """Description of the contents of a folder with this layout."""
     files: Callable[[Folder], Collection[str]]
-    """Function that returns the files with the prompts; none if the folder has another layout."""
+    """Function that returns the paths of the files with the prompts; empty if the folder has another layout."""
     read: Callable[[Folder], Iterator[DescribedImage | Rejection]]
     """Function that yields every image with its prompt, and rejections; raises ConfigError if no image can be matched
     to a prompt.
     """
 
 
-def _find_own_files(folder: Folder) -> dict[str, str]:
+def _find_sidecar_files(folder: Folder) -> dict[str, str]:
     """Return the file with the prompt of each image that has one: the .txt, or else the .json, of the same name."""
     names = set(folder.names)
-    own_files = {}
+    sidecar_files = {}
     for image in folder.images:
         candidates = (str(PurePosixPath(image).with_suffix(ending)) for ending in (".txt", ".json"))
         if name := next((name for name in candidates if name in names), None):
-            own_files[image] = name
-    return own_files
+            sidecar_files[image] = name
+    return sidecar_files
 
 
-def _read_own_files(folder: Folder) -> Iterator[DescribedImage | Rejection]:
-    own_files = _find_own_files(folder)
+def _read_sidecar_files(folder: Folder) -> Iterator[DescribedImage | Rejection]:
+    sidecar_files = _find_sidecar_files(folder)
     for image in folder.images:
-        if image not in own_files:
+        if image not in sidecar_files:
             message = (
                 f"there is no .txt or .json of the same name with its prompt; write {PurePosixPath(image).stem}.txt"
             )
             yield folder.reject_without_prompt(image, message)
-    for (image, name), content in zip(own_files.items(), folder.read_all(list(own_files.values())), strict=True):
+    for (image, name), content in zip(
+        sidecar_files.items(), folder.read_all(list(sidecar_files.values())), strict=True
+    ):
         try:
             if isinstance(content, Refused):
                 raise content
@@ -103,21 +111,20 @@ def _read_own_files(folder: Folder) -> Iterator[DescribedImage | Rejection]:
             values, origin = _parse_description(folder, name, content), f"the {ending} next to each image"
             yield DescribedImage(image, values, origin, has_columns=ending == ".json")
         except Refused as refused:
-            yield refused.to_rejection(folder.url(name), generator=folder.get_generator(image), image_id=image)
+            yield refused.to_rejection(folder.get_url(name), generator=folder.get_generator(image), image_id=image)
 
 
 def _parse_description(folder: Folder, name: str, content: bytes) -> dict[str, Any]:
-    """Return the values in an image's own .txt or .json; raise Refused if it has no prompt."""
     if name.endswith(".json"):
         values = parse_object(content)
         columns = find_names(values, folder.columns)
         if not any(str(values[each] or "").strip() for each in (columns.prompt, columns.prompt_id) if each):
-            raise Refused("empty_prompt", "it has neither a prompt nor a prompt_id; add one")
+            raise Refused("empty_prompt", "the .json has neither a prompt nor a prompt_id; add one")
         return values
     try:
         prompt = content.decode("utf-8-sig").strip()
     except UnicodeDecodeError as error:
-        raise Refused("not_utf8", f"it is not UTF-8 at byte {error.start}; save it as UTF-8") from error
+        raise Refused("not_utf8", f"the .txt is not UTF-8 at byte {error.start}; save it as UTF-8") from error
     if not prompt:
         raise Refused("empty_prompt", "the .txt is empty; write the prompt of its image into it")
     return {"prompt": prompt}
@@ -141,7 +148,6 @@ def _find_prompt_in_name(image: str) -> str:
 
 
 def _list_images_named_by_prompt(folder: Folder) -> list[str]:
-    """Return the images whose own names or folder names could be prompts."""
     return [image for image in folder.images if _find_prompt_in_name(image) and not is_contact_sheet(image)]
 
 
@@ -181,10 +187,10 @@ def _read_ids(folder: Folder) -> Iterator[DescribedImage | Rejection]:
         if not prompts.has_ids:
             texts = [row.values["prompt"] for row in prompts.rows]
             numbers = range(1, len(texts) + 1) if prompts.url.lower().endswith(".txt") else [None] * len(texts)
-            lines = PromptLines(PurePosixPath(prompts.url).name, prompts.url, texts, numbers)
+            lines = PromptList(PurePosixPath(prompts.url).name, prompts.url, texts, numbers)
             yield from describe_by_numbers(folder, lines, folder.images)
             return
-        _require_an_id(folder, prompts, images)
+        _require_known_id(folder, prompts, images)
     origin = f"the ids in the {match.path_part}" if match else "the images' names, which are ids"
     generators = match.name_generators(folder.own_generator) if match else {}
     for image in folder.images:
@@ -196,8 +202,7 @@ def _read_ids(folder: Folder) -> Iterator[DescribedImage | Rejection]:
             yield DescribedImage(image, {"prompt_id": prompt_id}, origin, generator=generators.get(image))
 
 
-def _require_an_id(folder: Folder, prompts: ExternalPrompts, images: Sequence[str]) -> None:
-    """Raise ConfigError if no image name is a prompt id."""
+def _require_known_id(folder: Folder, prompts: ExternalPrompts, images: Sequence[str]) -> None:
     ids = [str(row.values["prompt_id"]) for row in prompts.rows]
     if {PurePosixPath(image).stem for image in images} & {*ids}:
         return
@@ -234,8 +239,8 @@ LAYOUTS = (
     Layout(
         name="beside",
         contents="a .txt or .json of its name next to each image",
-        files=lambda folder: _find_own_files(folder).values(),
-        read=_read_own_files,
+        files=lambda folder: _find_sidecar_files(folder).values(),
+        read=_read_sidecar_files,
     ),
     # T2I-CompBench's names: `a red cube on a table_000002.png`.
     Layout(
@@ -260,12 +265,12 @@ def read_layout(
         images nor descriptions.
     """
     if not folder.images:
-        kinds = count_suffixes(folder.names)
+        kinds = format_suffix_counts(folder.names)
         raise ConfigError(f"images {folder.place.url}: expected image files, found {kinds or 'none'}")
     layout = _find_layout(folder, prompts_from)
     read = {*folder.images, *folder.source_paths, *folder.foreign, *layout.files(folder)}
     ignored = [name for name in (*folder.names, *folder.badly_named) if name not in read and not is_image(name)]
-    return _describe_all(folder, layout), ignored
+    return _read_all_descriptions(folder, layout), ignored
 
 
 def _find_layout(folder: Folder, prompts_from: PromptsFrom | None) -> Layout:
@@ -278,7 +283,7 @@ def _find_layout(folder: Folder, prompts_from: PromptsFrom | None) -> Layout:
             return layout
     if prompts_from is not None:
         contents = next(layout.contents for layout in LAYOUTS if layout.name == prompts_from)
-        raise ConfigError(f"images {folder.place.url}: prompts_from={prompts_from} expects {contents}; found none")
+        raise ConfigError(f"images {folder.place.url}: prompts_from={prompts_from} expects {contents}, found none")
     raise ConfigError(
         f"images {folder.place.url}: found no prompts for its {len(folder.images)} images."
         f"{_suggest_prompt_files(folder)} Add a table images.csv with the columns file, prompt and generator; "
@@ -286,8 +291,7 @@ def _find_layout(folder: Folder, prompts_from: PromptsFrom | None) -> Layout:
     )
 
 
-def _describe_all(folder: Folder, layout: Layout) -> Iterator[DescribedImage | Rejection]:
-    """Yield the images of a layout, then rejections of the images that the layout does not cover."""
+def _read_all_descriptions(folder: Folder, layout: Layout) -> Iterator[DescribedImage | Rejection]:
     described: set[str] = set()
     for each in layout.read(folder):
         if isinstance(each, DescribedImage):
@@ -311,7 +315,7 @@ def _describe_all(folder: Folder, layout: Layout) -> Iterator[DescribedImage | R
 def _suggest_prompt_files(folder: Folder) -> str:
     """Return hints about files and columns that may contain the prompts, with the command or option to read each."""
     hints = ""
-    other_tables = [folder.url(name) for name in folder.names if name.lower().endswith(TABLE_SUFFIXES)]
+    other_tables = [folder.get_url(name) for name in folder.names if name.lower().endswith(TABLE_SUFFIXES)]
     if folder.text_tables:
         table = folder.text_tables[0]
         try:
@@ -333,7 +337,7 @@ def _suggest_prompt_files(folder: Folder) -> str:
 
 def _find_prompt_files(folder: Folder) -> list[str]:
     """Return files next to the folder that are named like prompts files."""
-    with suppress(ConfigError), readable_errors(folder.place.parent, "images"):
+    with suppress(ConfigError), convert_read_errors(folder.place.parent, "images"):
         names = sorted(name for name, entry in folder.place.parent.list().items() if entry.type == "file")
         return [f"{folder.place.parent.url}/{name}" for name in names if PROMPTS_FILE_PATTERN.fullmatch(name)]
     return []
@@ -341,7 +345,7 @@ def _find_prompt_files(folder: Folder) -> list[str]:
 
 @dataclass(slots=True)
 class SeenSources:
-    """Record of the source images that were found in a folder of edits, and of the edits without a source."""
+    """Source images found so far in a folder of edits, and edits without a source."""
 
     columns: dict[str, None] = field(default_factory=dict)
     """Descriptions of the columns that name sources."""
@@ -353,11 +357,11 @@ class SeenSources:
     """Edits for which several sources were found."""
 
     def describe(self) -> str:
-        """Return a line for the user, or an empty string if the folder has no source images."""
+        """Describe the source columns and source images in one line; it is empty if the folder has no source images."""
         lines = list(self.columns)
         if self.matched:
             folders = dict.fromkeys(f"{PurePosixPath(source).parent}/" for source in sorted(self.matched))
-            lines.append(f"{len(self.matched)}, from {name_some(list(folders))}, by name")
+            lines.append(f"{len(self.matched)}, from {format_first_names(list(folders))}, by name")
             if self.unmatched_edits:
                 lines.append(
                     f"images without a source: {len(self.unmatched_edits)}, such as {next(iter(self.unmatched_edits))}"
@@ -382,7 +386,7 @@ class FolderTable(Table):
     _seen: SeenOrigins = field(default_factory=SeenOrigins)
     _ignored: list[str] = field(default_factory=list)
     _listed: list[Folder] = field(default_factory=list)
-    """Cache with the listed folder, which both `names` and `rows` need; empty before the first listing."""
+    """Cache with the listed folder, which `map_columns` and `iterate_rows` need; empty before the first listing."""
     _sources: SeenSources = field(default_factory=SeenSources)
     _warnings: dict[str, None] = field(default_factory=dict)
 
@@ -391,26 +395,26 @@ class FolderTable(Table):
         """An empty list: a folder may grow between two commands, so it is not recorded as an input file."""
         return []
 
-    def names(self, config: IngestConfig) -> InputColumnsConfig:
-        """Return the column names that `rows` uses."""
-        self._listed[:] = [self._list()]
+    def map_columns(self, config: IngestConfig) -> InputColumnsConfig:
+        """Return the column names that `iterate_rows` uses."""
+        self._listed[:] = [self._list_folder()]
         return replace(
             FOLDER_TABLE_COLUMNS, source="source" if self._listed[0].source_paths or self.columns.source else None
         )
 
-    def _list(self) -> Folder:
-        folder = list_images(self.place, columns=self.columns).keep_inside(self.images_inside)
+    def _list_folder(self) -> Folder:
+        folder = list_images(self.place, columns=self.columns).select_subfolders(self.images_inside)
         return replace(folder, prompts=self.prompts)
 
-    def origins(self, config: IngestConfig) -> Origins:
+    def describe_origins(self, config: IngestConfig) -> Origins:
         """Return the origins of the prompts and generators in the rows that have been read."""
-        return self._seen.origins(config.generator)._replace(
+        return self._seen.to_origins(config.generator)._replace(
             passed_over=describe_ignored(self._ignored), sources=self._sources.describe(), warnings=list(self._warnings)
         )
 
     def locate_row(self, row: Row) -> tuple[str, int | None]:
         """Return the file and line that describe an image, or the image file itself if nothing describes it."""
-        described: tuple[str, int | None] = row.values[DESCRIBED_IN]
+        described: tuple[str, int | None] = row.values[DESCRIPTION_LOCATION_KEY]
         return described
 
     def select_hashed(self, candidate: Candidate) -> Candidate:
@@ -421,9 +425,9 @@ class FolderTable(Table):
         """
         return candidate._replace(file=f"{self.url}/{candidate.image_id}", line=None)
 
-    def rows(self, image: str) -> Iterator[Row | Rejection]:
+    def iterate_rows(self, image: str) -> Iterator[Row | Rejection]:
         """Yield every image as a row with the usual column names; raise ConfigError if the layout is unknown."""
-        folder = self._listed.pop() if self._listed else self._list()
+        folder = self._listed.pop() if self._listed else self._list_folder()
         descriptions, self._ignored[:] = read_layout(folder, self.prompts_from)
         for number, each in enumerate(descriptions, start=1):
             yield Row(number, self._read_values(each, folder)) if isinstance(each, DescribedImage) else each
@@ -454,5 +458,5 @@ class FolderTable(Table):
             if len(sources) != 1:
                 (self._sources.ambiguous_edits if sources else self._sources.unmatched_edits)[image] = None
             row["source"] = sources[0] if len(sources) == 1 else None
-        described_in = (description.file or folder.url(image), description.line)
-        return {**row, "file": image, DESCRIBED_IN: described_in}
+        described_in = (description.file or folder.get_url(image), description.line)
+        return {**row, "file": image, DESCRIPTION_LOCATION_KEY: described_in}

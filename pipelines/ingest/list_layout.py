@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.base.sentences import plural
+from plumbline.operators.base.sentences import format_quantity
 from plumbline.pipelines.base.tables import JSON_LINES_SUFFIXES, SEPARATORS_BY_SUFFIX, Refused, Rejection, split_lines
 from plumbline.pipelines.ingest.image_folders import NON_GENERATOR_FOLDERS, DescribedImage, Folder, is_contact_sheet
 from plumbline.pipelines.ingest.text_tables import read_column_names, read_rows
@@ -22,7 +22,7 @@ from plumbline.pipelines.sources.input_columns import find_names
 LIST_FILE = "prompts.txt"
 NUMBER_PATTERN = re.compile(r"\d+")
 WRITE_TABLE_REMEDY = "or write a table (docs/ingest.md)"
-NO_NUMBER_MESSAGE = f"no number in its name shows its line; number it, {WRITE_TABLE_REMEDY}"
+NO_NUMBER_MESSAGE = f"its name has no number for the line of its prompt; number it, {WRITE_TABLE_REMEDY}"
 
 
 def find_lists(folder: Folder) -> list[str]:
@@ -44,14 +44,14 @@ def read_lists(folder: Folder) -> Iterator[DescribedImage | Rejection]:
     for name in find_lists(folder):
         base = name[: name.rfind("/") + 1]
         within = [image for image in left if image.startswith(base)]
-        yield from describe_by_numbers(folder, _read_list(folder, name), within, base)
+        yield from describe_by_numbers(folder, _read_prompt_list(folder, name), within, base)
         left = [image for image in left if not image.startswith(base)]
     for image in left:
         yield folder.reject_without_prompt(image, f"no {LIST_FILE} in its folder or above it; write one")
 
 
-class PromptLines(NamedTuple):
-    """A list of prompts."""
+class PromptList(NamedTuple):
+    """The prompts in a prompts.txt, or in a table that contains only prompts."""
 
     name: str
     """The file's path relative to the image folder, for messages."""
@@ -62,7 +62,7 @@ class PromptLines(NamedTuple):
 
 
 def describe_by_numbers(
-    folder: Folder, lines: PromptLines, images: Sequence[str], base: str = ""
+    folder: Folder, lines: PromptList, images: Sequence[str], base: str = ""
 ) -> Iterator[DescribedImage | Rejection]:
     """Yield each image with the prompt in the line with the image's number; `base` is the folder of the list."""
     foreign = [image for image in folder.foreign if image.startswith(base)]
@@ -74,8 +74,10 @@ def describe_by_numbers(
     # Lines beyond the highest number indicate that the list belongs to other images, or contains more than prompts.
     highest = max((number for number in numbers.values() if isinstance(number, int)), default=first - 1)
     if (left := n_lines - (highest - first + 1)) > 0:
-        problem = f"no image belongs to the last {plural(left, 'line')} of {lines.name}"
-        folder.warnings[f"{problem}: it has {plural(n_lines, 'line')}, and images have numbers up to {highest}"] = None
+        problem = f"no image belongs to the last {format_quantity(left, 'line')} of {lines.name}"
+        folder.warnings[
+            f"{problem}: it has {format_quantity(n_lines, 'line')}, and images have numbers up to {highest}"
+        ] = None
     for image in images:
         number = numbers.get(image.removeprefix(base), "")
         if isinstance(number, str):
@@ -84,7 +86,9 @@ def describe_by_numbers(
             message = f"{lines.url} has {n_lines} lines, counted from {first}, so line {number} is missing"
             yield folder.reject_without_prompt(image, f"{message}; add it, or change the image's number")
         elif not lines.texts[number - first].strip():
-            refused = Refused("empty_prompt", f"the line is empty, and {image} has its number; write a prompt there")
+            refused = Refused(
+                "empty_prompt", f"the line is empty, but {image} has its number; write the prompt of this image there"
+            )
             ids = {"generator": generators.get(image) or folder.get_generator(image), "image_id": image}
             yield refused.to_rejection(lines.url, lines.numbers[number - first], **ids)
         else:
@@ -93,9 +97,8 @@ def describe_by_numbers(
             yield DescribedImage(image, prompt, origin, generator=generators.get(image))
 
 
-def _read_list(folder: Folder, name: str) -> PromptLines:
-    """Read a list of prompts, or a table with only prompts; raise ConfigError if any line is unreadable."""
-    url = folder.url(name)
+def _read_prompt_list(folder: Folder, name: str) -> PromptList:
+    url = folder.get_url(name)
     if name.lower().endswith((*SEPARATORS_BY_SUFFIX, *JSON_LINES_SUFFIXES)):
         texts, numbers = [], []
         for row in read_rows(folder.place / name):
@@ -104,7 +107,7 @@ def _read_list(folder: Folder, name: str) -> PromptLines:
             for value in row.values.values():
                 texts.append(str(value).strip())
                 numbers.append(row.line)
-        return PromptLines(name, url, texts, numbers)
+        return PromptList(name, url, texts, numbers)
     try:
         text = folder.read(name).decode("utf-8-sig")
     except Refused as error:
@@ -114,7 +117,7 @@ def _read_list(folder: Folder, name: str) -> PromptLines:
     lines = [line.strip() for line in split_lines(text)]
     while lines and not lines[-1]:
         lines.pop()
-    return PromptLines(name, url, lines, range(1, len(lines) + 1))
+    return PromptList(name, url, lines, range(1, len(lines) + 1))
 
 
 def find_numbers(images: Sequence[str], named_by_generator: Container[str] = ()) -> dict[str, int | str]:
@@ -154,7 +157,7 @@ def find_numbers(images: Sequence[str], named_by_generator: Container[str] = ())
 
 
 def _find_first_number(numbers: Mapping[str, int | str], n_lines: int, url: str) -> int:
-    """Return the number of the list's first line: 0 or 1.
+    """Return the number, 0 or 1, that image names use for the first line of the list.
 
     Raises ConfigError if folders of images disagree, or if both numbers are possible.
     """
@@ -180,7 +183,7 @@ def _find_first_number(numbers: Mapping[str, int | str], n_lines: int, url: str)
 
 
 def _find_numbered_folder(image: str) -> PurePosixPath | None:
-    """Return the numbered folder with the image, directly or in a subfolder such as `samples`; None without one."""
+    """Return the numbered folder that contains the image, directly or in a subfolder such as `samples`, or None."""
     for folder in PurePosixPath(image).parents:
         if folder.name.isdecimal():
             return folder

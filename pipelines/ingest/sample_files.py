@@ -8,9 +8,9 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from plumbline.operators.images.embedded_settings import read_image_settings
-from plumbline.pipelines.base.storage import Place, readable_errors
+from plumbline.pipelines.base.storage import Place, convert_read_errors
 from plumbline.pipelines.base.tables import Rejection
-from plumbline.pipelines.ingest.draft_placement import Shards
+from plumbline.pipelines.ingest.draft_placement import PlacedShards
 from plumbline.pipelines.ingest.draft_workers import Source, SourceFile, StartDraft
 from plumbline.pipelines.ingest.input_rows import (
     SETTINGS_FIELD,
@@ -42,7 +42,7 @@ class SampleFile:
     size: int
     etag: str
     name: str
-    """File name without extension, used in the ids of images that have none."""
+    """File name without extension; images without an id get an id that contains it."""
 
     def __str__(self) -> str:
         return self.place.url
@@ -77,7 +77,7 @@ class SampleSource(Source):
     def describe(self, file: SampleFile) -> Origins:
         """Return the origins of a file's prompts and generators, judging by its columns or first samples."""
 
-    def skip_unnamed(self) -> list[Rejection]:
+    def reject_unnamed_images(self) -> list[Rejection]:
         """Return rejections of image files that are next to the sample files and belong to no sample."""
         return []
 
@@ -96,15 +96,18 @@ class SampleSource(Source):
         """Origins of prompts and generators in the first files; the other files are assumed to be alike."""
         return combine_origins([self.describe(file) for file in self.sample_files[:MAX_INSPECTED_FILES]])
 
-    def units(self, rejected: list[Rejection]) -> Iterator[SampleFile]:
+    def iterate_units(self, rejected: list[Rejection]) -> Iterator[SampleFile]:
         """Yield the files sorted by name."""
-        rejected += self.skip_unnamed()
+        rejected += self.reject_unnamed_images()
         return iter(self.sample_files)
 
-    def predict_shards(self, file: SampleFile, shards: Shards) -> DraftedUnit | None:
-        """Return the shards of a file that an earlier ingest read completely; None if the file has no valid receipt."""
-        key = self._key(file)
-        with readable_errors(shards.output, "output"):
+    def find_existing_shards(self, file: SampleFile, shards: PlacedShards) -> DraftedUnit | None:
+        """Return the shards that an earlier ingest made from a file, as listed in the receipt that it wrote at the end.
+
+        Returns None if the file has no receipt, or an invalid one.
+        """
+        key = self._make_file_key(file)
+        with convert_read_errors(shards.output, "output"):
             try:
                 encoded = (shards.output / _make_receipt_path(key)).read()
             except FileNotFoundError:
@@ -120,7 +123,7 @@ class SampleSource(Source):
 
     def draft(self, file: SampleFile, start_draft: StartDraft) -> list[Rejection]:
         """Draft a file's shards, numbered by their first rows; return the rejections of its samples."""
-        key = self._key(file)
+        key = self._make_file_key(file)
         current: dict[str, ShardDraft] = {}
         n_begun = 0
         rejected: list[Rejection] = []
@@ -129,7 +132,7 @@ class SampleSource(Source):
                 rejected.append(sample)
                 continue
             generator = sample.candidate.generator
-            if generator not in current or current[generator].full:
+            if generator not in current or current[generator].is_full:
                 current[generator] = start_draft(generator, hash_json([key, n_begun]))
                 n_begun += 1
             settings = {**read_image_settings(sample.image), **sample.settings}
@@ -140,9 +143,9 @@ class SampleSource(Source):
         """Write a receipt that the file was read completely, so that a later ingest need not read the file again."""
         generators = [shard.generator for shard in drafted.shards]
         receipt = {"version": RECEIPT_VERSION, "generators": generators, "rejected": drafted.rejected}
-        (output / _make_receipt_path(self._key(file))).write(encode_json(receipt).encode())
+        (output / _make_receipt_path(self._make_file_key(file))).write(encode_json(receipt).encode())
 
-    def _key(self, file: SampleFile) -> str:
+    def _make_file_key(self, file: SampleFile) -> str:
         return hash_json([self.config.recipe, file.place.url, file.size, file.etag, self.edited, self.labelled])
 
 
@@ -151,6 +154,6 @@ def _make_receipt_path(key: str) -> str:
 
 
 def remove_ending(path: str, endings: Sequence[str]) -> str:
-    """Return a file's name without the longest of `endings` that matches."""
+    """Return the file name in a path, without its ending if that is one of `endings`; the longest ending wins."""
     name = path.rpartition("/")[2]
     return next((name.removesuffix(one) for one in sorted(endings, key=len, reverse=True) if name.endswith(one)), name)

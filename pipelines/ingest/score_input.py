@@ -22,7 +22,7 @@ from plumbline.pipelines.ingest.tars import has_generators
 from plumbline.pipelines.ingest.text_tables import TEXT_TABLE_SUFFIXES, open_table
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
-from plumbline.pipelines.sources.origins import count_suffixes, name_some
+from plumbline.pipelines.sources.origins import format_first_names, format_suffix_counts
 from plumbline.pipelines.sources.prompts import list_prompt_pairs, open_prompts, read_texts_without_ids
 from plumbline.pipelines.sources.shards import ShardSize, hash_text, is_table
 from plumbline.pipelines.store.store import open_store
@@ -72,7 +72,7 @@ def ingest_images(config: Config) -> tuple[Config, IngestResult | None]:
     folder = list_images(place, "benchmark.images", columns)
     if benchmark.prompts is not None:
         return _ingest_by_ids(config, place, folder)
-    inspection = _inspect(place, folder, columns)
+    inspection = _inspect_first_table(place, folder, columns)
     options = _choose_table_options(place, columns) or _choose_image_options(config, place, folder, inspection)
     if options is None:
         if inspection is None:
@@ -82,7 +82,7 @@ def ingest_images(config: Config) -> tuple[Config, IngestResult | None]:
         return replace(config, benchmark=replace(benchmark, columns=found)), None
     ingest_config = _make_ingest_config(config, place, options)
     open_store(config).check()  # before the output is checked, because this error names the key that the user typed
-    ingested = _ingest(ingest_config)
+    ingested = _ingest_input(ingest_config)
     sources: dict[str, Any] = {name: name for name in ingested.source_columns}
     benchmark = replace(
         benchmark,
@@ -107,7 +107,7 @@ def _ingest_by_ids(config: Config, place: Place, folder: Folder) -> tuple[Config
     rows = [Row(line, {"prompt_id": prompt_id, "prompt": text}) for line, (prompt_id, text) in enumerate(pairs, 1)]
     prompts = ExternalPrompts(str(config.benchmark.prompts), rows, has_ids=texts is None)
     open_store(config).check()
-    ingested = _ingest(replace(ingest_config, columns=InputColumnsConfig()), prompts)
+    ingested = _ingest_input(replace(ingest_config, columns=InputColumnsConfig()), prompts)
     columns = replace(config.benchmark.columns, image_id="image_id", prompt_id="prompt_id", image="image", uri="uri")
     roots = (place.url, *config.benchmark.uri_roots)
     benchmark = replace(config.benchmark, images=ingest_config.output, columns=columns, uri_roots=roots)
@@ -125,15 +125,18 @@ def _choose_table_options(place: Place, columns: InputColumnsConfig) -> dict[str
     names = find_names(types, columns)
     if names.image is None and names.prompt is not None and columns.image is None:
         raise ConfigError(
-            f"images {place.url}: expected a column of image files, found {name_some(list(types))}; "
+            f"images {place.url}: expected a column of image files, found {format_first_names(list(types))}; "
             "set columns.image=NAME, or give the image folder, with this file as its prompts: "
             f"plumbline score {shlex.join([f'images={place.parent.url}', f'prompts={place.url}'])}"
         )
-    return {"table": place.url, "copy": False, "generator": None if names.generator else _remove_ending(place)}
+    return {
+        "table": place.url,
+        "copy": False,
+        "generator": None if names.generator else _get_name_without_ending(place),
+    }
 
 
-def _inspect(place: Place, folder: Folder, columns: InputColumnsConfig) -> TableInspection | None:
-    """Inspect the first table in a folder; return None if the folder has no tables of images."""
+def _inspect_first_table(place: Place, folder: Folder, columns: InputColumnsConfig) -> TableInspection | None:
     tables = [name for name in folder.names if is_table(name, TABLES)]
     if not tables:
         return None
@@ -155,18 +158,22 @@ def _choose_image_options(
             one_folder or arrow or config.benchmark.columns.generator is not None
         )
         unreadable = arrow or named or (one_folder and (inspection.has_several_images or inspection.has_image_paths))
-        return {"table": place.url, "generator": None if named else _remove_ending(place)} if unreadable else None
+        return (
+            {"table": place.url, "generator": None if named else _get_name_without_ending(place)}
+            if unreadable
+            else None
+        )
     if folder.images and folder.place.is_file():
         raise ConfigError(f"benchmark.images {place.url}: this is a single image; give the folder that contains it")
     if folder.images:
         return {"images": place.url, "copy": False, "prompts_from": config.benchmark.prompts_from}
     if any(name.endswith(TARS) for name in folder.names):
         named = has_generators(_make_ingest_config(config, place, {"tars": place.url}))
-        return {"tars": place.url, "generator": None if named else _remove_ending(place)}
-    badly_named = f"; rename files whose names are not UTF-8: {name_some(folder.badly_named)}"
+        return {"tars": place.url, "generator": None if named else _get_name_without_ending(place)}
+    badly_named = f"; rename files whose names are not UTF-8: {format_first_names(folder.badly_named)}"
     raise ConfigError(
         f"benchmark.images {place.url}: expected image files, tars, or Parquet or Arrow tables with images, found "
-        f"{count_suffixes(folder.names) or 'none'}{badly_named if folder.badly_named else ''}"
+        f"{format_suffix_counts(folder.names) or 'none'}{badly_named if folder.badly_named else ''}"
     )
 
 
@@ -187,11 +194,11 @@ def _make_ingest_config(config: ImagesConfig, place: Place, options: dict[str, A
     )
     ways = [without_output.prompts_from, without_output.columns.generator, without_output.images_inside]
     key = hash_json([without_output.addresses, *ways])
-    return replace(without_output, output=f"{config.store}/{INGEST_FOLDER}/{_remove_ending(place)}-{key[:8]}")
+    return replace(without_output, output=f"{config.store}/{INGEST_FOLDER}/{_get_name_without_ending(place)}-{key[:8]}")
 
 
-def _ingest(config: IngestConfig, prompts: ExternalPrompts | None = None) -> IngestResult:
-    """Ingest the input in its current state; first remove the output if an earlier command left it damaged."""
+def _ingest_input(config: IngestConfig, prompts: ExternalPrompts | None = None) -> IngestResult:
+    """Ingest the input; if the output of an earlier ingest is damaged, remove it and ingest everything again."""
     try:
         return ingest(config, prompts=prompts)
     except OutputError:
@@ -200,11 +207,10 @@ def _ingest(config: IngestConfig, prompts: ExternalPrompts | None = None) -> Ing
 
 
 def _select_configured_columns(columns: ColumnsConfig) -> InputColumnsConfig:
-    """Return only the column names that differ from the defaults; the usual names are tried anyway."""
     usual, roles = ColumnsConfig(), ("image", "prompt", "prompt_id", "image_id", "generator")
     own = {role: getattr(columns, role) for role in roles if getattr(columns, role) != getattr(usual, role)}
     return InputColumnsConfig(**own, source=next(iter(columns.sources), None))
 
 
-def _remove_ending(place: Place) -> str:
+def _get_name_without_ending(place: Place) -> str:
     return remove_ending(place.path, (*TARS, *TABLES, *TEXT_TABLE_SUFFIXES))

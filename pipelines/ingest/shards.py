@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.pipelines.base.storage import Place, readable_errors
+from plumbline.pipelines.base.storage import Place, convert_read_errors
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
-from plumbline.pipelines.ingest.ingest_output import Footer, read_footer
+from plumbline.pipelines.ingest.ingest_output import ShardFooter, read_footer
 from plumbline.pipelines.ingest.input_rows import SETTINGS_FIELD, SOURCE_FIELD, Candidate
 from plumbline.pipelines.sources.shards import INGEST_KEY
 from plumbline.pipelines.store.checksums import encode_json
@@ -24,7 +24,7 @@ PAGE_BYTES = 16 << 10
 
 
 class ShardRecord(NamedTuple):
-    """A shard in the output."""
+    """Description of a shard in the output, for the manifest and for progress messages."""
 
     path: str
     """Path relative to the output."""
@@ -68,7 +68,7 @@ class Placement(NamedTuple):
     """Path relative to the output."""
     content: str
     """The draft's `content`, which is compared when the draft is committed."""
-    footer: Footer
+    footer: ShardFooter
     refused: Collection[int]
     """Indices of drafted rows that are left out; rejections are not counted."""
     replace: bool
@@ -92,7 +92,7 @@ class ShardDraft:
         self._writer: pq.ParquetWriter | None = None
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         return len(self.rows) >= self.config.shard_rows
 
     def add(
@@ -103,31 +103,31 @@ class ShardDraft:
         Images are bytes, or addresses if they are not copied.
         """
         self.rows.append(candidate._replace(extras={}))
-        self._write({SETTINGS_FIELD.name: dict(settings) or None, **candidate.row(image, sources)})
-        if self.full:
-            self._flush()
+        self._write({SETTINGS_FIELD.name: dict(settings) or None, **candidate.make_row(image, sources)})
+        if self.is_full:
+            self._write_row_group()
 
     def finish(self) -> DraftedShard:
         """Write the last row group, and return the draft's rows."""
-        self._flush()
+        self._write_row_group()
         return DraftedShard(self.generator, self.content, self.rows)
 
     def _write(self, row: Mapping[str, Any]) -> None:
         size = len(row.get("image", b"")) + sum(map(len, row.get(SOURCE_FIELD.name) or ()))
         if len(self._group) >= self.config.row_group_rows or self._group_bytes + size > self.config.row_group_bytes:
-            self._flush()
+            self._write_row_group()
         self._group.append(row)
         self._group_bytes += size
 
-    def _flush(self) -> None:
+    def _write_row_group(self) -> None:
         if self._group:
             table = pa.Table.from_pylist([{**row, "image": None} for row in self._group], schema=self.schema)
             if "image" in self.schema.names:
                 # from_pylist would copy the bytes of all images.
-                images = pa.chunked_array([_wrap_bytes(row["image"]) for row in self._group])
+                images = pa.chunked_array([_make_array_without_copy(row["image"]) for row in self._group])
                 field = self.schema.field("image")
                 table = table.set_column(self.schema.get_field_index("image"), field, images)
-            with readable_errors(self.output, "output"):
+            with convert_read_errors(self.output, "output"):
                 self._open_writer().write_table(table, row_group_size=len(self._group))
         self._group, self._group_bytes = [], 0
 
@@ -157,12 +157,14 @@ class ShardDraft:
         draft had to be made again because its worker died, and the input had changed by then.
         """
         if placement.content != self.content:
-            raise ConfigError(f"{self.output / placement.path}: the input changed while it was read; run again")
+            raise ConfigError(
+                f"{self.output / placement.path}: the input changed while it was read; run the same command again"
+            )
         if placement.refused:
             self._remove_rows(placement.refused)
-        self._flush()
+        self._write_row_group()
         path, footer = placement.path, placement.footer
-        with readable_errors(self.output, "output"):
+        with convert_read_errors(self.output, "output"):
             writer = self._open_writer()
             writer.add_key_value_metadata({INGEST_KEY.decode(): encode_json(footer._asdict())})
             writer.close()
@@ -176,7 +178,7 @@ class ShardDraft:
 
     def _remove_rows(self, refused: Collection[int]) -> None:
         """Rewrite the draft without these rows, with the same row groups as if the rows had never been added."""
-        self._flush()
+        self._write_row_group()
         assert self._file is not None and self._writer is not None
         file, writer = self._file, self._writer
         self._file = self._writer = None
@@ -197,7 +199,7 @@ class ShardDraft:
             self._file.unlink(missing_ok=True)
 
 
-def _wrap_bytes(value: bytes) -> pa.Array:
+def _make_array_without_copy(value: bytes) -> pa.Array:
     offsets = struct.pack("=2i", 0, len(value))
     return pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(offsets), pa.py_buffer(value)])
 

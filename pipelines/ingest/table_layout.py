@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from unicodedata import normalize
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.base.sentences import plural
+from plumbline.operators.base.sentences import format_quantity
 from plumbline.pipelines.base.tables import Refused, Rejection, Row
 from plumbline.pipelines.ingest.image_folders import (
     NUMBER_SUFFIX_PATTERN,
@@ -48,7 +48,7 @@ image, and a function that converts a cell to such a value.
 
 
 class RowMatch(NamedTuple):
-    """The match between images and the rows of a table."""
+    """Result of matching the rows of a table to images in one way."""
 
     column: str
     """The column whose values occur in the image names."""
@@ -62,15 +62,16 @@ class RowMatch(NamedTuple):
     """Generator of each image in the folder, if image names contain the generators."""
 
     def name_generators(self, default: str) -> Mapping[str, str]:
-        """Return the generators of images that were matched by a number or by the first folder, by image; otherwise {}.
+        """Return the generator of each image; empty if the images were matched by other parts of their paths.
 
-        If every first folder is named by a prompt, the generators are the names of the subfolders, or else of the
-        images, provided that some images share a name. Otherwise all images get the default.
+        Images that were matched by number have the generators in `generators_in_names`. If the first folder of every
+        image is a value of `column`, the generator of an image is the name of its subfolder or else of its file,
+        provided that some images share this name and no name is a number; otherwise it is the default.
         """
         if self.path_part == NUMBERS:
             return self.generators_in_names
         paths = {image: PurePosixPath(image) for image in self.rows}
-        ids = {_read_cell(row, self.column) for row in self.rows.values()}
+        ids = {_get_text(row, self.column) for row in self.rows.values()}
         if self.path_part != FOLDERS or any(path.parts[0] not in ids for path in paths.values()):
             return {}
         own = {image: path.parts[1] if len(path.parts) > 2 else _list_stems(path)[-1] for image, path in paths.items()}
@@ -105,7 +106,6 @@ def _describes_images(folder: Folder, table: str) -> bool:
 
 @lru_cache(maxsize=8)
 def _match_table(folder: Folder, table: str) -> RowMatch | None:
-    """Match a folder's images to the rows of a table that names no files."""
     rows = [row for row in read_rows(folder.place / table) if isinstance(row, Row)]
     return _match_own_images(folder, table, rows)
 
@@ -121,7 +121,7 @@ def _match_own_images(folder: Folder, table: str, rows: Sequence[Row]) -> RowMat
     try:
         return match_rows(inner or images, rows, names, folder.columns.prompt_id, folder)
     except ConfigError as error:
-        raise ConfigError(f"{folder.url(table)}: {error}") from error
+        raise ConfigError(f"{folder.get_url(table)}: {error}") from error
 
 
 def read_tables(folder: Folder) -> Iterator[DescribedImage | Rejection]:
@@ -144,7 +144,7 @@ def read_tables(folder: Folder) -> Iterator[DescribedImage | Rejection]:
                 yield row
                 continue
             names_files = names_files or any(
-                _find_image(folder, cell.path, table) in folder.nameable_images
+                _find_image(folder, cell.path, table) in folder.referable_images
                 for cell in _find_image_cells(row.values, folder.columns) or ()
                 if isinstance(cell.path, str) and cell.path
             )
@@ -173,7 +173,7 @@ def _describe_named(
     """Yield the images that a row names, with the row's values, and remove these images from `left`."""
     cells = _find_image_cells(row.values, folder.columns) or []
     paths = [cell for cell in cells if isinstance(cell.path, str) and cell.path]
-    name, url = PurePosixPath(table).name, folder.url(table)
+    name, url = PurePosixPath(table).name, folder.get_url(table)
     if all(cell.unscored_column for cell in paths):
         yield Refused("missing_image", "the row names no image file; fill its path in").to_rejection(url, row.line)
     for path, generator, unscored_column in paths:
@@ -184,7 +184,7 @@ def _describe_named(
             left.pop(image, None)
             values, origin = _add_skills(row.values), f"the columns' names in {name}"
             yield DescribedImage(image, values, name, True, generator, origin, url, row.line)
-        elif image in folder.nameable_images:
+        elif image in folder.referable_images:
             left.pop(image, None)
             reason = f"named by the column {unscored_column!r}; columns.image={unscored_column} ingests it"
             yield folder.skip(image, reason)
@@ -211,13 +211,15 @@ def _describe_matches(
                     origin,
                     has_columns=True,
                     generator=generators.get(image),
-                    file=folder.url(table),
+                    file=folder.get_url(table),
                     line=row.line,
                 )
         matched = {id(row) for row in match.rows.values()}
         if unused := [row for row in match.all_rows if id(row) not in matched]:
             example = f"{match.column} {unused[0].values.get(match.column)!r}"
-            folder.warnings[f"{plural(len(unused), 'row')} of {table} belong to no image, such as {example}"] = None
+            folder.warnings[
+                f"{format_quantity(len(unused), 'row')} of {table} belong to no image, such as {example}"
+            ] = None
 
 
 class _NamelessTable(NamedTuple):
@@ -237,7 +239,7 @@ def _explain_no_prompt(table: str, rows: Sequence[Row]) -> str:
         return ""
     columns = ", ".join(dict.fromkeys(name for row in rows for name in row.values))
     return (
-        f"{table} has {plural(len(rows), 'row')} and no known column of image files (found {columns}); "
+        f"{table} has {format_quantity(len(rows), 'row')} and no known column of image files (found {columns}); "
         "set columns.image=NAME"
     )
 
@@ -266,11 +268,11 @@ def _describe_nameless(
         elif samples in folders and samples not in _list_folders_above(image):
             yield folder.skip(image, "next to samples/, which has the images of its prompt")
         else:
-            name, url = PurePosixPath(table).name, folder.url(table)
+            name, url = PurePosixPath(table).name, folder.get_url(table)
             yield DescribedImage(image, _add_skills(row.values), name, has_columns=True, file=url, line=row.line)
     for table, row, _ in (nameless[base] for base in nameless if base not in used):
         message = "it names no image, and there is none in its folder; generate the image"
-        yield Refused("missing_image", message).to_rejection(folder.url(table), row.line)
+        yield Refused("missing_image", message).to_rejection(folder.get_url(table), row.line)
 
 
 def _list_folders_above(image: str) -> list[str]:
@@ -284,7 +286,7 @@ class _ImageCell(NamedTuple):
     generator: str | None = None
     """The generator of the image, if the name of the column contains it."""
     unscored_column: str = ""
-    """The column, if it names the source or mask of an edit and not an image to score."""
+    """Name of the column if its images are sources or masks of edits, which are not scored; otherwise empty."""
 
 
 def list_file_name_columns(available: Iterable[str], columns: InputColumnsConfig) -> list[str]:
@@ -320,16 +322,15 @@ def _find_image(folder: Folder, named: str, table: str) -> str:
     below = str(PurePosixPath(named))
     own_name = PurePosixPath(folder.place.path).name
     paths = (str(PurePosixPath(table).parent / named), below, below.removeprefix(f"{own_name}/"))
-    return next((found for path in paths if (found := folder.find(path)) is not None), paths[0])
+    return next((found for path in paths if (found := folder.find_image(path)) is not None), paths[0])
 
 
 def _add_skills(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the values with a `skills` field, which GenEval calls `tag`."""
+    """Return the values; if they have no `skills` but a `tag`, as in GenEval, add the tag as the only skill."""
     return values if "skills" in values or not values.get("tag") else {**values, "skills": [values["tag"]]}
 
 
 def _list_match_methods(images: Sequence[str], generators_in_names: Container[str]) -> list[MatchMethod]:
-    """Return the ways to match images to the cells of a column, the likeliest first."""
     paths = {image: PurePosixPath(normalize("NFC", image)) for image in images}
     stems = {image: [*_list_stems(path, str(path)), *_list_stems(path)] for image, path in paths.items()}
     folded = {image: [stem.casefold() for stem in own] for image, own in stems.items()}
@@ -359,16 +360,16 @@ def match_rows(
     `only_column` is set, no other column is tried. Raises ConfigError if two columns match equally many images and
     disagree.
     """
-    generators_in_names = folder.find_generators_in_names([_read_cell(row, names.prompt or "") for row in rows])
+    generators_in_names = folder.find_generators_in_names([_get_text(row, names.prompt or "") for row in rows])
     methods = _list_match_methods(images, generators_in_names)
     image_generators = {image: folder.get_generator(image) for image in images}
-    named_generators = {_read_cell(row, names.generator) for row in rows} if names.generator else set()
+    named_generators = {_get_text(row, names.generator) for row in rows} if names.generator else set()
     by_generator = not named_generators.isdisjoint(image_generators.values())
 
     def choose(image: str, candidates: Sequence[Row]) -> Row | None:
         """Return a row of the image's generator; None if there are no such rows, or if their prompts differ."""
         if by_generator and names.generator:
-            candidates = [row for row in candidates if _read_cell(row, names.generator) == image_generators[image]]
+            candidates = [row for row in candidates if _get_text(row, names.generator) == image_generators[image]]
         prompts = {(row.values.get(names.prompt or ""), row.values.get(names.prompt_id or "")) for row in candidates}
         return candidates[0] if len(prompts) == 1 else None
 
@@ -376,9 +377,9 @@ def match_rows(
     for column in [only_column] if only_column else _list_columns(rows, names):
         # If all values are numbers, every image name must contain one. For a column that is not named like an id, half
         # of the image names must. Otherwise the numbers may start elsewhere, or values may be in names by accident.
-        texts = [(text, row) for row in rows if (text := _read_cell(row, column))]
+        texts = [(text, row) for row in rows if (text := _get_text(row, column))]
         numeric = all(_is_number(text) for text, _ in texts)
-        least = len(images) if numeric else 1 if _is_id(column) else (len(images) + 1) // 2
+        least = len(images) if numeric else 1 if _is_id_column(column) else (len(images) + 1) // 2
         for path_part, names_by_image, as_name in methods:
             rows_by_name: dict[str, list[Row]] = defaultdict(list)
             for text, row in texts:
@@ -391,7 +392,7 @@ def match_rows(
             if len(matched) >= max(least, 1):
                 matches.append(RowMatch(column, path_part, matched, rows, generators_in_names))
     best = max(matches, key=lambda match: len(match.rows), default=None)
-    if best is None or _is_id(best.column) or best.column in (only_column, names.image):
+    if best is None or _is_id_column(best.column) or best.column in (only_column, names.image):
         return best
     equal = (other for other in matches if len(other.rows) == len(best.rows) and other.rows != best.rows)
     rival = next(equal, None)
@@ -403,7 +404,7 @@ def match_rows(
     return best
 
 
-def _is_id(column: str) -> bool:
+def _is_id_column(column: str) -> bool:
     return column.lower() in ID_COLUMNS
 
 
@@ -412,7 +413,7 @@ def _is_number(text: str) -> bool:
 
 
 def _list_stems(path: PurePosixPath, name: str | None = None) -> list[str]:
-    """Return a name, its stem, and the stem after each sample number at its end is removed in turn."""
+    """Return a name, the name without its extension, and then also without one, two, ... sample numbers at its end."""
     found = [name or path.name]
     stem = found[0].removesuffix(path.suffix)
     while stem and stem not in found:
@@ -425,12 +426,11 @@ def _list_columns(rows: Sequence[Row], names: InputColumnsConfig) -> list[str]:
     """Return the columns to try, image files and ids first; a column of integers must be named like an id."""
     present = dict.fromkeys(name for row in rows for name in row.values)
     others = [name for name in present if name not in (names.prompt, names.generator, names.skills, names.source)]
-    texts = [name for name in others if not all(_is_number(text) for row in rows if (text := _read_cell(row, name)))]
-    ids = sorted(filter(_is_id, others), key=lambda name: ID_COLUMNS.index(name.lower()))
+    texts = [name for name in others if not all(_is_number(text) for row in rows if (text := _get_text(row, name)))]
+    ids = sorted(filter(_is_id_column, others), key=lambda name: ID_COLUMNS.index(name.lower()))
     return list(dict.fromkeys([*([names.image] if names.image else []), *ids, *texts]))
 
 
-def _read_cell(row: Row, column: str) -> str:
-    """Return a cell's text or integer as text, or an empty string for any other value."""
+def _get_text(row: Row, column: str) -> str:
     value: Any = row.values.get(column)
     return normalize("NFC", str(value).strip()) if isinstance(value, str | int) and value is not True else ""

@@ -16,15 +16,15 @@ from typing import IO, Any, NamedTuple
 
 from plumbline.operators.base.errors import ConfigError, PlumblineError
 from plumbline.operators.images.generation_settings import read_field_settings
-from plumbline.pipelines.base.storage import Place, readable_errors
+from plumbline.pipelines.base.storage import Place, convert_read_errors
 from plumbline.pipelines.base.tables import (
     BLOCK_BYTES,
     DAMAGED_TAR,
     SKIPPED_KIND,
     Refused,
     Rejection,
+    escape_bytes,
     parse_object,
-    printable,
 )
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.input_rows import (
@@ -32,7 +32,7 @@ from plumbline.pipelines.ingest.input_rows import (
     EDIT_SOURCE_COLUMNS,
     FOREIGN_SUFFIXES,
     IMAGE_SUFFIXES,
-    leads_out,
+    is_outside_roots,
     make_candidate,
     read_known_ids,
     refuse_foreign,
@@ -54,9 +54,11 @@ FIELD_NAME_PATTERN = re.compile("[a-z_]+")
 """Name of an additional image in a sample, such as `depth` in 0.depth.png; 0.v2.png may be an image in its own right.
 """
 MAX_COMPRESSION_RATIO = 100
-"""Maximum ratio of unpacked to compressed bytes of a tar, beyond FREE_BYTES; images can hardly be compressed further.
+"""Maximum number of unpacked bytes per compressed byte of a tar, in addition to ALWAYS_ALLOWED_BYTES.
+
+Images can hardly be compressed, so a tar of images stays far below this.
 """
-FREE_BYTES = 2**24
+ALWAYS_ALLOWED_BYTES = 2**24
 """Number of bytes that any compressed tar may unpack to."""
 MAX_TEXT_BYTES = 2**20
 """Maximum bytes of a sample's .json or .txt."""
@@ -78,19 +80,21 @@ def _find_tars(config: IngestConfig) -> list[SampleFile]:
     given by its own path may be a link to anywhere.
     """
     place = config.storage.locate(str(config.tars))
-    with readable_errors(place, "tars"):
+    with convert_read_errors(place, "tars"):
         listed = place.glob() if "*" in place.path else ((place / path, entry) for path, entry in place.files())
         named = {tar: entry for tar, entry in listed if tar.path.endswith(TAR_SUFFIXES)}
     if place.is_local:
         folder = place.path.partition("*")[0].rpartition("/")[0] or "/" if "*" in place.path else place.path
         for tar in named:
-            if tar != place and leads_out(tar.path, resolve_link_roots(folder, config.link_roots)):
+            if tar != place and is_outside_roots(tar.path, resolve_link_roots(folder, config.link_roots)):
                 remedy = "put the tar itself there, or add the folder of the link's target to link_roots"
                 raise ConfigError(f"tars {tar}: a link leads out of {folder}; {remedy}")
-            with readable_errors(tar, "tars, a link:"):
+            with convert_read_errors(tar, "tars, a link:"):
                 named[tar] = tar.entry()  # follows links
     tars = [
-        SampleFile(place=tar, size=entry.size, etag=entry.etag, name=printable(remove_ending(tar.path, TAR_SUFFIXES)))
+        SampleFile(
+            place=tar, size=entry.size, etag=entry.etag, name=escape_bytes(remove_ending(tar.path, TAR_SUFFIXES))
+        )
         for tar, entry in sorted(named.items(), key=lambda found: found[0].url)
         if entry.type == "file" and not tar.name.startswith(".")
     ]
@@ -100,7 +104,7 @@ def _find_tars(config: IngestConfig) -> list[SampleFile]:
 
 
 class TarDamage(Refused):
-    """Damage at which the reading of a tar ends.
+    """Raised where a tar is damaged, so that it cannot be read any further.
 
     The sample with the key `key` may be incomplete, and all later samples are lost.
     """
@@ -112,7 +116,7 @@ class TarDamage(Refused):
         self.key = key
 
 
-class Member(NamedTuple):
+class TarMember(NamedTuple):
     """A file of a sample."""
 
     key: str
@@ -122,10 +126,10 @@ class Member(NamedTuple):
     content: bytes | Refused
 
 
-def read_members(tar: SampleFile, max_bytes: int) -> Iterator[Member | Rejection]:
+def read_members(tar: SampleFile, max_bytes: int) -> Iterator[TarMember | Rejection]:
     """Yield the files of a tar in order; raise TarDamage if it cannot be read further."""
     key = ""
-    with readable_errors(tar.place, "tars"), _open_tar(tar) as stream:
+    with convert_read_errors(tar.place, "tars"), _open_tar(tar) as stream:
         try:
             with tarfile.TarFile(fileobj=stream) as archive:  # type: ignore[arg-type]  # it has read, seek and tell
                 while (header := archive.next()) is not None:
@@ -137,7 +141,7 @@ def read_members(tar: SampleFile, max_bytes: int) -> Iterator[Member | Rejection
                         pass
                     elif stem:
                         key, suffix = str(path.with_name(stem)), suffix.lower()
-                        yield Member(key, suffix, _read_content(stream, header, suffix, max_bytes))
+                        yield TarMember(key, suffix, _read_content(stream, header, suffix, max_bytes))
                     else:
                         problem = "a file whose name begins with a dot belongs to no sample; remove it"
                         yield Rejection(f"{tar.place.url}/{name}", None, "refused_member", problem)
@@ -167,7 +171,7 @@ class _StorageStream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        with readable_errors(self._place, "tars"):
+        with convert_read_errors(self._place, "tars"):
             content = self._stream.read(len(buffer))
         buffer[: len(content)] = content
         return len(content)
@@ -175,7 +179,6 @@ class _StorageStream(io.RawIOBase):
 
 @contextmanager
 def _open_tar(tar: SampleFile) -> Iterator["_ForwardStream"]:
-    """Open a tar, and decompress it if it is compressed."""
     with tar.place.open(size=tar.size, block_size=BLOCK_BYTES) as file:
         stored = io.BufferedReader(_StorageStream(file, tar.place), BLOCK_BYTES)
         start = stored.peek(8)
@@ -183,7 +186,7 @@ def _open_tar(tar: SampleFile) -> Iterator["_ForwardStream"]:
         if opener is None:
             yield _ForwardStream(stored)
         else:
-            yield _ForwardStream(opener(stored), FREE_BYTES + MAX_COMPRESSION_RATIO * tar.size)
+            yield _ForwardStream(opener(stored), ALWAYS_ALLOWED_BYTES + MAX_COMPRESSION_RATIO * tar.size)
 
 
 class _ForwardStream:
@@ -206,7 +209,7 @@ class _ForwardStream:
     def read(self, size: int) -> bytes:
         """Return a header; raise ReadError if it is an extended header that is too large."""
         if not 0 <= size <= MAX_HEADER_BYTES + tarfile.BLOCKSIZE:
-            raise tarfile.ReadError(f"an extended header of {size} bytes")
+            raise tarfile.ReadError(f"an extended header has {size} bytes, which is too many")
         self._last_header = self.read_content(size)
         return self._last_header
 
@@ -224,13 +227,13 @@ class _ForwardStream:
     def seek(self, position: int) -> None:
         """Read forward to a position; raise ReadError if it has been passed, or is beyond the end."""
         if position < self._position:
-            raise tarfile.ReadError("a header of negative size")
+            raise tarfile.ReadError("a header has a negative size")
         while (left := position - self._position) > 0:
             if not self.read_content(min(left, BLOCK_BYTES)):
                 raise tarfile.ReadError("unexpected end of data")
 
     def require_end_mark(self) -> None:
-        """Raise ReadError unless the last block read as a header is empty and complete."""
+        """Raise ReadError unless the last header that was read is a complete block of zeros, which ends a tar."""
         if len(self._last_header) != tarfile.BLOCKSIZE or any(self._last_header):
             raise tarfile.ReadError("it has no end-of-archive mark")
 
@@ -266,7 +269,7 @@ def _read_content(stream: _ForwardStream, header: tarfile.TarInfo, suffix: str, 
 
 @dataclass(kw_only=True, slots=True)
 class _Sample:
-    """The files of one sample, by the suffixes of their names."""
+    """The files of one sample in a tar, grouped by the suffixes of their names."""
 
     key: str
     config: IngestConfig
@@ -282,7 +285,7 @@ class _Sample:
     refused: Refused | None = None
     """The first text file that was refused."""
 
-    def add(self, member: Member) -> None:
+    def add(self, member: TarMember) -> None:
         role, _, ending = member.suffix.rpartition(".")
         if role in EDIT_SOURCE_COLUMNS and ending in IMAGE_SUFFIXES:
             self.sources[member.suffix] = member.content
@@ -308,15 +311,14 @@ class _Sample:
     def fields(self) -> dict[str, Any]:
         return parse_object(self.texts["json"]) if "json" in self.texts else {}
 
-    def names(self, fields: Mapping[str, Any]) -> InputColumnsConfig:
+    def map_columns(self, fields: Mapping[str, Any]) -> InputColumnsConfig:
         """Return the names of the sample's fields by role, with the .txt as `prompt` if the .json has no prompt."""
         names = find_names(fields, self.config.columns)
         return replace(names, prompt="prompt") if names.prompt is None and "txt" in self.texts else names
 
     def describe(self) -> tuple[dict[str, Any], InputColumnsConfig]:
-        """Return the sample's fields, including the .txt, and their names by role; raise Refused if unreadable."""
         fields = self.fields
-        names = self.names(fields)
+        names = self.map_columns(fields)
         if names.prompt is None or names.prompt in fields:
             return fields, names
         try:
@@ -326,7 +328,6 @@ class _Sample:
         return {**fields, names.prompt: prompt}, names
 
     def reject(self, refused: Refused, url: str) -> Rejection:
-        """Return a rejection with the ids from the sample's .json or .txt."""
         ids: dict[str, str | None] = {"generator": self.config.generator}
         with suppress(Refused):
             fields, names = self.describe()
@@ -348,19 +349,19 @@ class TarSource(SampleSource):
                 yield from _ingest_sample(sample, file)
 
     def describe(self, file: SampleFile) -> Origins:
-        """Return the origins of the prompts, generators and sources in a tar's first samples."""
+        """Say where a tar keeps prompts, generators and source images, judging by its first samples."""
         seen, in_json, sources = SeenOrigins(), "in each sample's .json", dict[str, None]()
         for sample in _read_first_samples(file, self.config):
             sources |= dict.fromkeys(sample.sources)
             with suppress(Refused):
                 fields = sample.fields
-                names = sample.names(fields)
+                names = sample.map_columns(fields)
                 in_text = names.prompt is not None and names.prompt not in fields
                 prompt = "each sample's .txt" if in_text else f"{(names.prompt or names.prompt_id)!r} {in_json}"
                 unread = [name for name in fields if name not in asdict(names).values()]
                 seen.note(prompt, f"{names.generator!r} {in_json}", unread)
         endings = f"{' and '.join(f'.{ending}' for ending in sorted(sources))} of each sample" if sources else ""
-        return seen.origins(self.config.generator)._replace(sources=endings)
+        return seen.to_origins(self.config.generator)._replace(sources=endings)
 
 
 def open_tars(config: IngestConfig) -> TarSource:
@@ -374,7 +375,7 @@ def has_generators(config: IngestConfig) -> bool:
     """Return True if any of the first samples of the first tar names its generator."""
     for sample in _read_first_samples(_find_tars(config)[0], config):
         with suppress(Refused):
-            if sample.names(sample.fields).generator is not None:
+            if sample.map_columns(sample.fields).generator is not None:
                 return True
     return False
 
@@ -385,7 +386,6 @@ def _read_first_samples(tar: SampleFile, config: IngestConfig) -> Iterator[_Samp
 
 
 def _read_samples(tar: SampleFile, config: IngestConfig) -> Iterator[_Sample | Rejection]:
-    """Yield each sample with all its files, one sample in memory at a time."""
     sample: _Sample | None = None
     try:
         for member in read_members(tar, config.limits.max_bytes):
@@ -406,7 +406,6 @@ def _read_samples(tar: SampleFile, config: IngestConfig) -> Iterator[_Sample | R
 
 
 def _ingest_sample(sample: _Sample, tar: SampleFile) -> Iterator[ImageSample | Rejection]:
-    """Yield the image of a sample with the row that its JSON and text describe, and reject its other images."""
     url = f"{tar.place.url}/{sample.key}"
     if len(sample.candidates) > 1:
         message = f"the sample has {len(sample.candidates)} images; give each a sample of its own"
@@ -435,7 +434,6 @@ def _ingest_sample(sample: _Sample, tar: SampleFile) -> Iterator[ImageSample | R
 
 
 def _read_image(sample: _Sample, tar: SampleFile, url: str) -> ImageSample:
-    """Return a sample's image; raise Refused if the image or a text of the sample is missing or unusable."""
     if sample.refused:
         raise sample.refused
     if not sample.candidates:

@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow as pa
 
 from plumbline.operators.base.errors import ConfigError, SourceError
-from plumbline.operators.base.rows import require_once
-from plumbline.pipelines.base.storage import Place, readable_errors
+from plumbline.operators.base.rows import require_unique_columns
+from plumbline.pipelines.base.storage import Place, convert_read_errors
 from plumbline.pipelines.base.tables import (
     BLOCK_BYTES,
     JSON_LINES_SUFFIXES,
@@ -43,7 +43,7 @@ TEXT_TABLE_SUFFIXES = (*SEPARATORS_BY_SUFFIX, *JSON_LINES_SUFFIXES, ".json")
 """Suffixes of supported tables."""
 N_FIRST_ROWS = 8
 """Number of rows of a JSON file that are read to list its columns."""
-MAX_LIST_BYTES = 256 * 2**20
+MAX_JSON_LIST_BYTES = 256 * 2**20
 MAX_EXACT_INTEGER = 2**53
 """Largest integer up to which floats represent every positive integer exactly."""
 ARROW_TYPES = {
@@ -57,7 +57,7 @@ ARROW_TYPES = {
     "json": pa.string(),
 }
 """Arrow types by the common type of a column's values; values without a common type are kept as JSON text."""
-PAIR_COLUMNS = ("image_{}", "caption_{}"), ("image{}", "caption{}")
+PAIR_COLUMN_TEMPLATES = ("image_{}", "caption_{}"), ("image{}", "caption{}")
 """Column names for a row's images and captions, numbered 0 and 1: first Winoground's, then EqBen's."""
 LABELLED_COLUMNS = {"image", "caption", "private_info"}
 """Columns of EqBen's labelled annotation, which has one row per pairing."""
@@ -80,13 +80,13 @@ class Table:
     def files(self) -> list[SourceFile]:
         return [make_source_file(self.place, "table")]
 
-    def names(self, config: IngestConfig) -> InputColumnsConfig:
+    def map_columns(self, config: IngestConfig) -> InputColumnsConfig:
         """Return the table's columns by role; raise ConfigError if a required column is missing."""
         return require_names(list(self.types), config.columns, config.generator, self.url)
 
-    def origins(self, config: IngestConfig) -> Origins:
+    def describe_origins(self, config: IngestConfig) -> Origins:
         """Describe which columns contain the prompts and generators; the other columns are kept unchanged."""
-        return describe_column_origins([self.names(config)], list(self.types), config.generator, self.url)
+        return describe_column_origins([self.map_columns(config)], list(self.types), config.generator, self.url)
 
     def locate_row(self, row: Row) -> tuple[str, int | None]:
         """Return the file and the line of a row."""
@@ -96,7 +96,7 @@ class Table:
         """Return the part of a row that is hashed into the key of its shard; by default the whole row."""
         return candidate
 
-    def rows(self, image: str) -> Rows:
+    def iterate_rows(self, image: str) -> Rows:
         """Yield every row; `image` is the column with the image files."""
 
         def is_row(values: Values) -> bool:
@@ -104,31 +104,31 @@ class Table:
 
         return read_rows(self.place, is_row)
 
-    def schema(self, names: list[str]) -> pa.Schema:
+    def make_schema(self, names: list[str]) -> pa.Schema:
         return pa.schema([(name, ARROW_TYPES[self.types[name]]) for name in names])
 
-    def values(self, row: Row, names: list[str]) -> dict[str, Any]:
+    def convert_values(self, row: Row, names: list[str]) -> dict[str, Any]:
         """Return the named columns of a row, each converted to its column's type."""
-        return {name: _convert(row.values.get(name), self.types[name]) for name in names}
+        return {name: _convert_value(row.values.get(name), self.types[name]) for name in names}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PairTable(Table):
     """A CSV or JSON file of pairs, read as a table with one row for each image and caption."""
 
-    def names(self, config: IngestConfig) -> InputColumnsConfig:
-        """Return the column names that `rows` uses; raise ConfigError if the configuration sets a single generator."""
+    def map_columns(self, config: IngestConfig) -> InputColumnsConfig:
+        """Return the column names that `iterate_rows` uses; raise ConfigError if a single generator is configured."""
         if config.generator is not None:
             raise ConfigError(
                 f"generator: expected null for the table of pairs {self.url}, whose generators are called matched and "
                 f"swapped, got {config.generator!r}; leave it out"
             )
-        return Table.names(self, config)
+        return Table.map_columns(self, config)
 
-    def origins(self, config: IngestConfig) -> Origins:
+    def describe_origins(self, config: IngestConfig) -> Origins:
         return Origins(f"the captions of {self.url}", "whether an image's caption is its own")
 
-    def rows(self, image: str) -> Rows:
+    def iterate_rows(self, image: str) -> Rows:
         for number, row in enumerate(read_rows(self.place)):
             if isinstance(row, Rejection):
                 yield row
@@ -151,13 +151,13 @@ def open_table(place: Place) -> Table:
     if _is_csv(place):
         with open_file(place) as stream:
             names = open_csv(stream, place.url).names
-            require_once(names, names, place.url)
+            require_unique_columns(names, names, place.url)
         types = dict.fromkeys(names, "text")
     else:
         for row in read_rows(place):
             for name, value in row.values.items() if isinstance(row, Row) else ():
-                types[name] = _join_types(types.get(name, "null"), _find_type(value))
-    numbered = ({name.format(number) for name in names for number in (0, 1)} for names in PAIR_COLUMNS)
+                types[name] = _find_common_type(types.get(name, "null"), _find_type(value))
+    numbered = ({name.format(number) for name in names for number in (0, 1)} for names in PAIR_COLUMN_TEMPLATES)
     if any(names <= types.keys() for names in (*numbered, LABELLED_COLUMNS)):
         return PairTable(place=place, types=PAIRING_TYPES)
     return Table(place=place, types=types)
@@ -175,13 +175,12 @@ def read_rows(place: Place, is_row: Callable[[Values], bool] = lambda values: Fa
         elif _is_csv(place):
             yield from open_csv(stream, place.url, is_row).rows
         else:
-            yield from _read_list(stream.read(MAX_LIST_BYTES + 1), place.url)
+            yield from _read_json_list(stream.read(MAX_JSON_LIST_BYTES + 1), place.url)
 
 
-def _read_list(content: bytes, url: str) -> Rows:
-    """Yield the objects of a JSON list, counted from 1; raise SourceError for any other file."""
-    if len(content) > MAX_LIST_BYTES:
-        raise SourceError(f"{url}: over {MAX_LIST_BYTES >> 20} MiB, the limit of a JSON list; write JSON Lines")
+def _read_json_list(content: bytes, url: str) -> Rows:
+    if len(content) > MAX_JSON_LIST_BYTES:
+        raise SourceError(f"{url}: over {MAX_JSON_LIST_BYTES >> 20} MiB, the limit of a JSON list; write JSON Lines")
     values = read_json(content, url)
     if not isinstance(values, list):
         raise SourceError(
@@ -205,8 +204,8 @@ def read_column_names(place: Place) -> list[str]:
 
 
 def make_source_file(place: Place, what: str) -> SourceFile:
-    """Return a file with its size and ETag; raise ConfigError if it does not exist."""
-    with readable_errors(place, what):
+    """Return a file with its size and ETag; raise ConfigError if it is missing; `what` names it in the message."""
+    with convert_read_errors(place, what):
         entry = place.entry()
     return SourceFile(place.url, entry.size, entry.etag)
 
@@ -215,7 +214,7 @@ def make_source_file(place: Place, what: str) -> SourceFile:
 def open_file(place: Place) -> Iterator[Any]:
     """Open a table for reading bytes; raise ConfigError if the table as a whole is unreadable."""
     try:
-        with readable_errors(place, "table"), place.open(block_size=BLOCK_BYTES) as stream:
+        with convert_read_errors(place, "table"), place.open(block_size=BLOCK_BYTES) as stream:
             yield stream
     except SourceError as error:
         raise ConfigError(f"table {error}") from error
@@ -229,14 +228,14 @@ def _find_type(value: Any) -> str:
     return {type(None): "null", bool: "bool", float: "float", str: "text"}.get(type(value), "json")
 
 
-def _join_types(value_type: str, other: str) -> str:
+def _find_common_type(value_type: str, other: str) -> str:
     different = {value_type, other} - {"null"}
     if len(different) < 2:
         return next(iter(different), "null")
     return "float" if different == {"int", "float"} else "long" if different == {"int", "long"} else "json"
 
 
-def _convert(value: Any, value_type: str) -> Any:
+def _convert_value(value: Any, value_type: str) -> Any:
     if value_type == "float" and value is not None:
         return float(value)
     if value_type != "json" or value is None or isinstance(value, str):
@@ -263,7 +262,7 @@ def _pair_images(values: Values, number: int) -> Iterator[dict[str, Any]]:
         labelled = f"{label.get('dataset')}/{label.get('sample_cnt')}"
         yield _make_pairing(labelled, values.get("image"), values.get("caption"), int(name[3]), int(name[1]))
         return
-    names = next((names for names in PAIR_COLUMNS if names[0].format(0) in values), PAIR_COLUMNS[0])
+    names = next((names for names in PAIR_COLUMN_TEMPLATES if names[0].format(0) in values), PAIR_COLUMN_TEMPLATES[0])
     sample = values.get("id")
     sample = number if sample in (None, "") else sample
     for caption, image in product((0, 1), (0, 1)):

@@ -37,7 +37,7 @@ FILES_PER_DELETION = 1000
 UNFINISHED_STATES = ("draft", "failed", "missing")
 """States, in cells.parquet, of cells that a sweep has yet to compute."""
 
-Reason = Literal[
+RemovalReason = Literal[
     "no kept run refers to it",
     "its cell is committed, and no kept run reads the draft",
     "pruned: the scores computed from it exist",
@@ -56,11 +56,11 @@ class GarbageFile(NamedTuple):
     stage: str
     """The stage of a cell; for other files, one of runs, sources, markers or sweeps."""
     file: StoredFile
-    reason: Reason
+    reason: RemovalReason
 
 
 @dataclass(kw_only=True, slots=True)
-class Amount:
+class FileTotals:
     """Number and size of files."""
 
     files: int = 0
@@ -76,7 +76,7 @@ class CollectedGarbage:
     """Files and runs in a store that can be removed, or were removed."""
 
     store: str
-    free: Mapping[tuple[str, Reason], Amount]
+    free: Mapping[tuple[str, RemovalReason], FileTotals]
     """Removable files by stage and reason."""
     runs: tuple[str, ...]
     in_use: Mapping[str, str]
@@ -108,19 +108,19 @@ def collect_garbage(config: GcConfig) -> CollectedGarbage:
             f"store {store.place.url}: it has runs but no {STORE_FILE}, so it may not be a store; check the address"
         )
     if not config.delete:
-        return _collect(config, store, time(), None)
+        return _collect_with_lease(config, store, time(), None)
     with hold_exclusive_deletion(store, "gc") as (lease, now):
-        return _collect(config, store, now, lease)
+        return _collect_with_lease(config, store, now, lease)
 
 
-def _collect(config: GcConfig, store: Store, now: float, lease: Lease | None) -> CollectedGarbage:
+def _collect_with_lease(config: GcConfig, store: Store, now: float, lease: Lease | None) -> CollectedGarbage:
     """Return the garbage, and delete it only if there is a lease. `now` is the time on the store's clock."""
     # List sweeps before runs: a sweep that ends in between has already written its run.
     sweeps = [heartbeat for heartbeat in read_heartbeats(store) if heartbeat.is_alive(now)]
     sweep_runs = {heartbeat.run for heartbeat in sweeps}
     assert_lease = lease.renew if lease is not None else None
     dropped = drop_runs(store, config.keep_runs, also_keep=sweep_runs, assert_lease=assert_lease)
-    amounts: defaultdict[tuple[str, Reason], Amount] = defaultdict(Amount)
+    amounts: defaultdict[tuple[str, RemovalReason], FileTotals] = defaultdict(FileTotals)
     for run in dropped:
         for file in run.files:
             amounts["runs", "keep_runs does not keep its run"].add(file)
@@ -172,7 +172,6 @@ def _find_garbage(
 
 
 def _read_references(store: Store, run_ids: list[str]) -> References:
-    """Return the cells and shards that runs refer to; raise ConfigError if a run's table of cells cannot be read."""
     paths: set[str] = set()
     unfinished: set[tuple[str, str]] = set()
     for run_id in run_ids:
@@ -188,25 +187,24 @@ def _read_references(store: Store, run_ids: list[str]) -> References:
             paths.add(path)
             if state in UNFINISHED_STATES:
                 paths.add(get_draft_path(path))
-                unfinished.add(_parse_shard(path))
+                unfinished.add(_parse_shard_path(path))
     return References(paths, unfinished)
 
 
-def _parse_shard(path: str) -> tuple[str, str]:
-    """Return the group and the name of a cell's shard."""
+def _parse_shard_path(path: str) -> tuple[str, str]:
     *_, group, name = path.split("/")
     return group, name.rpartition("-")[0]
 
 
-def _find_reason(file: StoredFile, references: References, min_written: float, *, prune: bool) -> Reason | None:
-    """Return why a file among a recipe's cells can be removed; None if it must be kept."""
+def _find_reason(file: StoredFile, references: References, min_written: float, *, prune: bool) -> RemovalReason | None:
+    """Return the reason why a file among a recipe's cells can be removed; None if it must be kept."""
     old = file.written < min_written
     if file.path.rpartition("/")[2].startswith("."):
         return "left by a writer that died" if old else None
     if not file.path.endswith(".parquet"):
         return None
     if file.path in references.paths:
-        done = _parse_shard(file.path) not in references.unfinished
+        done = _parse_shard_path(file.path) not in references.unfinished
         return "pruned: the scores computed from it exist" if prune and done else None
     if not old:
         return None

@@ -38,8 +38,6 @@ class KeepRuns(BoundsChecked):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GcConfig(BoundsChecked):
-    """Options for garbage collection in a store."""
-
     store: str = "store"
     """Folder or cloud prefix of the store."""
     delete: bool = False

@@ -60,8 +60,8 @@ def remove_unkept_runs(
 ) -> tuple[str, ...]:
     """Remove a benchmark's runs that the rules do not keep, like `jobs.gc`; return their ids, oldest first.
 
-    Runs in `also_keep` and the runs of live sweeps are kept. `assert_lease` checks the caller's own lease, besides the
-    lease for deletions. Raises LeaseHeld if another job is deleting.
+    Runs in `also_keep` and the runs of live sweeps are kept. `assert_lease` checks the caller's own lease, in addition
+    to the lease for deletions. Raises LeaseHeld if another job is deleting.
     """
     if rules.all or not drop_runs(store, rules, benchmark=benchmark, also_keep=also_keep):
         return ()

@@ -30,7 +30,7 @@ from plumbline.pipelines.store.store import Store
 LOG = logging.getLogger(__name__)
 SWEEPS_FOLDER = "sweeps"
 """Folder with the heartbeats of running sweeps."""
-DELETION_LEASE = "deleting"
+DELETION_LEASE_NAME = "deleting"
 """Name of the lease for jobs that delete files. Each of these jobs increases the lease's number by one."""
 RENEW_INTERVAL = 5.0
 """Seconds between two heartbeats of a sweep."""
@@ -104,14 +104,14 @@ def hold_exclusive_deletion(store: Store, job: str) -> Iterator[tuple[Lease, flo
 
     Yield the lease, and the time when it was granted, in seconds since 1970 on the store's clock.
     """
-    with take_lease(store, DELETION_LEASE, job) as lease:
+    with take_lease(store, DELETION_LEASE_NAME, job) as lease:
         lease.renew()
-        yield lease, max(store.list_files(f"{LEASES_FOLDER}/{DELETION_LEASE}").values())
+        yield lease, max(store.list_files(f"{LEASES_FOLDER}/{DELETION_LEASE_NAME}").values())
 
 
 def count_deletions(store: Store) -> int:
     """Return the number of past deletions, which plans compare to notice a deletion; -1 during a deletion."""
-    lease = read_lease(store, DELETION_LEASE)
+    lease = read_lease(store, DELETION_LEASE_NAME)
     return lease.number if lease.is_free else -1
 
 
@@ -120,14 +120,14 @@ def wait_for_deletions(store: Store) -> int:
 
     A message on stderr names the job, because waiting may take minutes.
     """
-    lease = read_lease(store, DELETION_LEASE)
+    lease = read_lease(store, DELETION_LEASE_NAME)
     if lease.is_free:
         return lease.number
     line = f"waiting while {lease} removes cells from {store.place.url}; this sweep then continues by itself"
     print(line, file=sys.stderr, flush=True)
     LOG.info(line)
     # The lease of a dead job is taken over, so that the next sweep need not wait.
-    with take_lease(store, DELETION_LEASE, "sweep", wait=math.inf) as own_lease:
+    with take_lease(store, DELETION_LEASE_NAME, "sweep", wait=math.inf) as own_lease:
         return own_lease.number
 
 
@@ -193,7 +193,7 @@ class RunningSweep(NamedTuple):
 
     @property
     def committed(self) -> int:
-        """Number of the cells in `cells` that are already in the store."""
+        """Number of these cells that are already in the store."""
         return sum(state.cells - state.missing + state.done for state in self.status.stages.values())
 
 

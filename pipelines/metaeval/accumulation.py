@@ -17,7 +17,7 @@ Accumulation = Literal["none", "direct", "recursive"]
 are right too (`direct`, as in the DSG release), or if the answers to all of its ancestors are right too (`recursive`,
 as in T2IScoreScore).
 """
-Missing = Literal["wrong", "left_out"]
+MissingAnswers = Literal["wrong", "left_out"]
 """Treatment of a question without an answer: count it as wrong, or ignore it."""
 NO_ANSWER_ERROR = RowError(
     "not_scored", "none of the image's questions has an answer; answer at least one, or set missing=wrong"
@@ -28,7 +28,7 @@ def accumulate(
     right: Mapping[str, bool | None],
     parents: Mapping[str, Sequence[str]],
     accumulation: Accumulation,
-    missing: Missing,
+    missing: MissingAnswers,
 ) -> float | None:
     """Return the fraction of an image's questions that count as right; None if all questions are ignored.
 
@@ -44,8 +44,6 @@ def accumulate(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AccumulateConfig:
-    """Options for converting answers to scores."""
-
     answers: str
     """A table with a row for every image and question (CSV, JSON, Parquet); if `format` is set, the file or folder of
     the release.
@@ -62,7 +60,7 @@ class AccumulateConfig:
     """Answers that must be right for a question to count: only the answer to the question (`none`), the answers to its
     parents as well (`direct`), or the answers to all of its ancestors as well (`recursive`).
     """
-    missing: Missing = "left_out"
+    missing: MissingAnswers = "left_out"
     """Treatment of a question without an answer: `wrong` or `left_out`."""
     columns: AnswerColumns = field(default_factory=AnswerColumns)
     """Column names of the table of answers."""
@@ -76,7 +74,7 @@ class AccumulateConfig:
         if self.format is not None and self.format not in FORMATS:
             raise ConfigError(f"format: expected one of {', '.join(FORMATS)}, or null, got {self.format!r}")
         if self.format is None and not self.given:
-            raise ConfigError("given: expected the columns of answers, got none; for example given=[mplug]")
+            raise ConfigError("given: expected the columns of answers, got none; name them, as in given=[mplug]")
         if not self.separator:
             raise ConfigError("separator: expected the text between parents, got an empty string")
         for name, usual in (("columns", AnswerColumns()), ("separator", ","), ("no_parent", "")):
@@ -126,7 +124,7 @@ def accumulate_answers(config: AccumulateConfig) -> AccumulatedScores:
     return AccumulatedScores(rows.table(records, schemas.SCORES), tuple(answered.notes))
 
 
-def write_accumulated(config: AccumulateConfig) -> AccumulatedScores:
+def write_accumulated_scores(config: AccumulateConfig) -> AccumulatedScores:
     """Convert answers to scores and write them to a file that jobs.metaeval can read."""
     result = accumulate_answers(config)
     config.storage.locate(config.output, writable=True).write_table(result.scores)

@@ -13,8 +13,12 @@ from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.base.extensions import Extensions
 from plumbline.operators.metrics import parsing
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.base.tables import as_object
-from plumbline.pipelines.metaeval.releases.error_graphs import CHECK_T2ISCORESCORE, METADATA_COLUMNS, METADATA_FILES
+from plumbline.pipelines.base.tables import require_object
+from plumbline.pipelines.metaeval.releases.error_graphs import (
+    CHECK_T2ISCORESCORE_REMEDY,
+    METADATA_COLUMNS,
+    METADATA_FILES,
+)
 from plumbline.pipelines.metaeval.releases.image_ratings import LIKERT_FILE
 from plumbline.pipelines.metaeval.releases.sheets import (
     Sheet,
@@ -115,7 +119,6 @@ def _split_parents(text: str | None, separator: str, no_parent: str) -> list[str
 
 
 def _parse_truth(sheet: Sheet, name: str, remedy: str) -> Iterator[bool | None]:
-    """Yield each cell of a column as True or False, or None if it is empty."""
     for row, text in enumerate(sheet.texts(name)):
         if text is not None and text.strip().casefold() not in TRUTH_VALUES:
             raise SourceError(f"{sheet.where(row)}: expected 1 or 0 as {name}, found {text!r}; {remedy}")
@@ -128,13 +131,11 @@ DSG_QUESTION_FILES = ("dsg/data/dsg-1k-anns.csv", "dsg-1k-anns.csv")
 TIFA_QUESTION_FILES = ("tifa_ann/tifa_v1.0_question_answers.json", "tifa_v1.0_question_answers.json")
 DSG_LIKERT_FILES = (f"dsg/data/{LIKERT_FILE}", LIKERT_FILE)
 CHOICES_PATTERN = re.compile(r"Question: (.*) Choices: .*\. Answer:", re.DOTALL)
-CHECK_DSG_RELEASE = "check that this is j-min/DSG's file"
+CHECK_DSG_RELEASE_REMEDY = "check that this is j-min/DSG's file"
 YES_ANSWER = "yes"
 
 
 class _Row(NamedTuple):
-    """A row of a file with answers."""
-
     generator: str
     item: str
     question: str
@@ -169,7 +170,7 @@ def read_dsg(place: Place, given: Sequence[str]) -> Answered:
     answers: list[Answer] = []
     notes: list[str] = []
     for name, file in select_models(files, given, place.url).items():
-        sheet = read_sheet(file).require(DSG_ANSWER_COLUMNS, CHECK_DSG_RELEASE)
+        sheet = read_sheet(file).require(DSG_ANSWER_COLUMNS, CHECK_DSG_RELEASE_REMEDY)
         answers += QUESTION_READERS[name.rpartition("_")[2]](name, sheet, place, notes)
     return Answered(answers, list(dict.fromkeys(notes)))
 
@@ -187,17 +188,17 @@ def _make_answer(metric: str, row: _Row, question_id: str, right_answer: str, pa
 
 def _read_dsg_questions(metric: str, sheet: Sheet, place: Place, notes: list[str]) -> Iterator[Answer]:
     """Yield the answers to DSG's questions; answers that the file lacks for images of its splits are empty."""
-    sheet.require(("question_id",), CHECK_DSG_RELEASE)
+    sheet.require(("question_id",), CHECK_DSG_RELEASE_REMEDY)
     file = find_required(place, DSG_QUESTION_FILES)
     asked: dict[str, dict[str, Sequence[str]]] = {}
-    for pack_row in _read_pack(read_dsg_1k(file, "released"), notes):
+    for pack_row in _skip_invalid_rows(read_dsg_1k(file, "released"), notes):
         if pack_row.question is not None:
             asked.setdefault(pack_row.prompt_id, {})[pack_row.question.question_id] = pack_row.question.parents
     by_image: dict[tuple[str, str], dict[str, _Row]] = {}
     for row, question in zip(_read_rows(sheet), sheet.ids("question_id"), strict=True):
         if question not in asked.get(row.item, ()):
             raise SourceError(
-                f"{row.where}: {file.url} has no question {question} about {row.item}; {CHECK_DSG_RELEASE}"
+                f"{row.where}: {file.url} has no question {question} about {row.item}; {CHECK_DSG_RELEASE_REMEDY}"
             )
         answered = by_image.setdefault((row.item, row.generator), {})
         if question in answered:
@@ -221,10 +222,12 @@ def _read_tifa_questions(metric: str, sheet: Sheet, place: Place, notes: list[st
         (row.prompt_id, row.question.text): YES_ANSWER
         if tuple(row.question.choices) == parsing.YES_NO
         else row.question.answer or ""
-        for row in _read_pack(read_tifa_v1(file, "released"), notes)
+        for row in _skip_invalid_rows(read_tifa_v1(file, "released"), notes)
         if row.question is not None
     }
-    names = read_sheet(find_required(place, DSG_LIKERT_FILES)).require(("item_id", "source_id"), CHECK_DSG_RELEASE)
+    names = read_sheet(find_required(place, DSG_LIKERT_FILES)).require(
+        ("item_id", "source_id"), CHECK_DSG_RELEASE_REMEDY
+    )
     source = dict(zip(names.ids("item_id"), names.ids("source_id"), strict=True))
     for row in _read_rows(sheet):
         with_choices = CHOICES_PATTERN.fullmatch(row.question)
@@ -232,7 +235,7 @@ def _read_tifa_questions(metric: str, sheet: Sheet, place: Place, notes: list[st
         right = right_answers.get((source.get(row.item, ""), question))
         if right is None:
             raise SourceError(
-                f"{row.where}: {file.url} has no question {question!r} about {row.item}; {CHECK_DSG_RELEASE}"
+                f"{row.where}: {file.url} has no question {question!r} about {row.item}; {CHECK_DSG_RELEASE_REMEDY}"
             )
         yield _make_answer(metric, row, question, right)
 
@@ -241,8 +244,7 @@ def _read_vq2_questions(metric: str, sheet: Sheet, place: Place, notes: list[str
     return (_make_answer(metric, row, row.question, YES_ANSWER) for row in _read_rows(sheet))
 
 
-def _read_pack(found: PackRows, notes: list[str]) -> Iterator[PackRow]:
-    """Yield the rows of a question pack; combine the messages about invalid rows into one note."""
+def _skip_invalid_rows(found: PackRows, notes: list[str]) -> Iterator[PackRow]:
     lines = []
     for row in found:
         if isinstance(row, PackRow):
@@ -258,11 +260,11 @@ QUESTION_READERS: Mapping[str, Callable[[str, Sheet, Place, list[str]], Iterator
     "tifa": _read_tifa_questions,
     "vq2a": _read_vq2_questions,
 }
-"""Functions that read a file of answers, by the name of the set of questions, which ends the name of the file."""
+"""Functions that read the answers to a set of questions, by the last part of the file's name, such as `dsg`."""
 
 
-ONE_MODEL_FOLDERS = ("output/score_per_question/DSG", "output/score_per_question/TIFA", "")
-ONE_MODEL_SUFFIX = "_mc.csv"  # ending of the name of a file with one model's answers
+MODEL_FILE_FOLDERS = ("output/score_per_question/DSG", "output/score_per_question/TIFA", "")
+MODEL_FILE_SUFFIX = "_mc.csv"  # ending of the name of a file with one model's answers
 ALL_MODELS_FILE = "ts2_dsg_correct.csv"
 KEY_COLUMNS = ("id", "image_row", "question_id", "parents")
 
@@ -270,7 +272,7 @@ KEY_COLUMNS = ("id", "image_row", "question_id", "parents")
 def read_t2iscorescore(place: Place, given: Sequence[str]) -> Answered:
     """Read T2IScoreScore's records of right and wrong answers by six VQA models about 2,840 images.
 
-    The questions come from DSG and TIFA. Models have the names of their scores, such as mplug_dsg, and images are named
+    The questions come from DSG and TIFA. Models are named like their scores, such as mplug_dsg, and images are named
     after their files.
 
     Source: michaelsaxon/T2IScoreScore. A folder with metadata.csv (in upstream's data/), as for the protocol
@@ -281,22 +283,22 @@ def read_t2iscorescore(place: Place, given: Sequence[str]) -> Answered:
       per model.
     The rows of the first file are in the order of the metadata's images. Parents are joined by `-`; `-1` means none.
     """
-    metadata = read_sheet(find_required(place, METADATA_FILES)).require(METADATA_COLUMNS, CHECK_T2ISCORESCORE)
+    metadata = read_sheet(find_required(place, METADATA_FILES)).require(METADATA_COLUMNS, CHECK_T2ISCORESCORE_REMEDY)
     found: dict[str, Callable[[str], Iterator[Answer]]] = {}
     for file in (
-        file for name in ONE_MODEL_FOLDERS for file in list_files(place / name if name else place, ONE_MODEL_SUFFIX)
+        file for name in MODEL_FILE_FOLDERS for file in list_files(place / name if name else place, MODEL_FILE_SUFFIX)
     ):
-        sheet = read_sheet(file).require(("id", "question_id", "correct"), CHECK_T2ISCORESCORE)
-        found[PurePosixPath(file.path).name.removesuffix(ONE_MODEL_SUFFIX)] = partial(
+        sheet = read_sheet(file).require(("id", "question_id", "correct"), CHECK_T2ISCORESCORE_REMEDY)
+        found[PurePosixPath(file.path).name.removesuffix(MODEL_FILE_SUFFIX)] = partial(
             _read_graph_answers, metadata=metadata, sheet=sheet, column="correct"
         )
     if exists(place / ALL_MODELS_FILE):
-        sheet = read_sheet(place / ALL_MODELS_FILE).require(KEY_COLUMNS, CHECK_T2ISCORESCORE)
+        sheet = read_sheet(place / ALL_MODELS_FILE).require(KEY_COLUMNS, CHECK_T2ISCORESCORE_REMEDY)
         for name in (name for name in sheet.names if name not in KEY_COLUMNS):
             found[f"{name}_dsg"] = partial(_read_graph_answers, metadata=metadata, sheet=sheet, column=name)
     if not found:
         raise SourceError(
-            f"{place.url}: expected {ONE_MODEL_FOLDERS[0]}/*{ONE_MODEL_SUFFIX} or {ALL_MODELS_FILE}, found none; "
+            f"{place.url}: expected {MODEL_FILE_FOLDERS[0]}/*{MODEL_FILE_SUFFIX} or {ALL_MODELS_FILE}, found none; "
             "check the path"
         )
     models = select_models(found, given, place.url)
@@ -307,7 +309,7 @@ def _read_graph_answers(metric: str, metadata: Sheet, sheet: Sheet, column: str)
     files, graphs = metadata.ids("file_name"), metadata.ids("id")
     sources, questions = metadata.texts("image_source"), sheet.ids("question_id")
     parents = sheet.texts("parents" if "parents" in sheet.names else "parent_question_id")
-    right = _parse_truth(sheet, column, CHECK_T2ISCORESCORE)
+    right = _parse_truth(sheet, column, CHECK_T2ISCORESCORE_REMEDY)
     for row, (image, graph, correct) in enumerate(zip(_find_image_rows(sheet), sheet.ids("id"), right, strict=True)):
         if image >= len(metadata) or graphs[image] != graph:
             raise SourceError(
@@ -324,29 +326,29 @@ def _find_image_rows(sheet: Sheet) -> Iterator[int]:
     If the sheet has no such column, a new image begins wherever the question numbers start again.
     """
     if "image_row" in sheet.names:
-        yield from _read_integers(sheet, "image_row")
+        yield from _list_integers(sheet, "image_row")
         return
     image, last = -1, -1
-    for question in _read_integers(sheet, "question_id"):
+    for question in _list_integers(sheet, "question_id"):
         image += question <= last or image < 0
         yield image
         last = question
 
 
-def _read_integers(sheet: Sheet, name: str) -> Iterator[int]:
+def _list_integers(sheet: Sheet, name: str) -> Iterator[int]:
     sheet.ids(name)  # raises if a cell is empty
-    yield from (number for number in sheet.integers(name, CHECK_T2ISCORESCORE) if number is not None)
+    yield from (number for number in sheet.integers(name, CHECK_T2ISCORESCORE_REMEDY) if number is not None)
 
 
 DEFAULT_TIFA_METRIC = "tifa"
-CHECK_TIFA_RESULT = "check that this is a result of tifa_score_benchmark"
+CHECK_TIFA_RESULT_REMEDY = "check that this is a result of tifa_score_benchmark"
 
 
 def read_tifa(place: Place, given: Sequence[str]) -> Answered:
     """Read TIFA's answers, which one VQA model gave about the images of one or more generators.
 
-    The answers become a metric with the name `given`, or tifa by default. Raises ConfigError if several names are
-    given.
+    The answers become a metric with the name in `given`, or tifa by default. Raises ConfigError if `given` has
+    several names.
 
     Source: Yushi-Hu/tifa, the result of `tifa_score_benchmark` (sample/sample_evaluation_result.json):
     `{"question_details": {prompt_id: {question: {"id", "caption", "question", "choices", "answer", "element_type",
@@ -364,13 +366,13 @@ def read_tifa(place: Place, given: Sequence[str]) -> Answered:
     answers: list[Answer] = []
     notes: list[str] = []
     for file in files:
-        result, generator = as_object(read_json(file), file.url), PurePosixPath(file.path).stem
+        result, generator = require_object(read_json(file), file.url), PurePosixPath(file.path).stem
         if "question_details" not in result:
             fields = ", ".join(result) or "nothing"
-            raise SourceError(f"{file.url}: expected question_details, found {fields}; {CHECK_TIFA_RESULT}")
-        released = as_object(result.get("caption_scores") or {}, f"{file.url}, caption_scores")
+            raise SourceError(f"{file.url}: expected question_details, found {fields}; {CHECK_TIFA_RESULT_REMEDY}")
+        released = require_object(result.get("caption_scores") or {}, f"{file.url}, caption_scores")
         differing = []
-        for prompt_id, asked in as_object(result["question_details"], f"{file.url}, question_details").items():
+        for prompt_id, asked in require_object(result["question_details"], f"{file.url}, question_details").items():
             own = list(_read_tifa_answers(metric, prompt_id, generator, asked, file.url))
             answers += own
             score = released.get(prompt_id)
@@ -385,12 +387,12 @@ def read_tifa(place: Place, given: Sequence[str]) -> Answered:
     return Answered(answers, notes)
 
 
-def _read_tifa_answers(metric: str, prompt_id: str, generator: str, asked: Any, url: str) -> Iterator[Answer]:
-    for question, value in as_object(asked, f"{url}, {prompt_id!r}").items():
+def _read_tifa_answers(metric: str, prompt_id: str, generator: str, questions: Any, url: str) -> Iterator[Answer]:
+    for question, value in require_object(questions, f"{url}, {prompt_id!r}").items():
         where = f"{url}, {prompt_id!r}, {question!r}"
-        score = as_object(value, where).get("scores")
+        score = require_object(value, where).get("scores")
         if score not in (None, 0, 1):
-            raise SourceError(f"{where}: expected scores of 1 or 0, found {score!r}; {CHECK_TIFA_RESULT}")
+            raise SourceError(f"{where}: expected scores of 1 or 0, found {score!r}; {CHECK_TIFA_RESULT_REMEDY}")
         right = None if score is None else bool(score)
         yield Answer(metric, f"{prompt_id}/{generator}", prompt_id, generator, question, right, (), where)
 

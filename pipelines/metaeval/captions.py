@@ -22,7 +22,7 @@ from plumbline.operators.models.calls import TextEmbedder
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.base.tables import as_object
+from plumbline.pipelines.base.tables import require_object
 from plumbline.pipelines.metaeval.releases.scores import read_scores
 from plumbline.pipelines.metaeval.releases.sheets import (
     SEE_EXAMPLE_REMEDY,
@@ -33,11 +33,11 @@ from plumbline.pipelines.metaeval.releases.sheets import (
     require_text,
 )
 from plumbline.pipelines.metaeval.scores_source import ScoresSource
-from plumbline.pipelines.sources.input_columns import DEFAULT_NAMES
+from plumbline.pipelines.sources.input_columns import DEFAULT_COLUMN_NAMES
 from plumbline.pipelines.sources.shards import hash_text
 
 REF_CLIPSCORE_METRIC = "refclipscore"
-MAX_CHARACTERS = 2_000  # maximum length of a text, because METEOR and ROUGE-L compare every pair of words
+MAX_TEXT_CHARACTERS = 2_000  # maximum length of a text, because METEOR and ROUGE-L compare every pair of words
 MAX_REFERENCES = 100
 TEXTS_PER_BATCH = 256  # number of texts that a model embeds at once
 NO_CLIPSCORE_ERROR = RowError(
@@ -47,8 +47,6 @@ NO_CLIPSCORE_ERROR = RowError(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CaptionsConfig(ScoresSource):
-    """Options for scoring captions against references."""
-
     captions: str
     """A table (.csv, .tsv, .jsonl or .parquet) with a row for each image and caption: image_id or the image's path,
     caption, references (a list, or strings separated by semicolons), and prompt_id if captions have ids. Or the file
@@ -79,8 +77,8 @@ class Caption(NamedTuple):
             return RowError(
                 "no_reference", "there is no reference, or a reference without words; write what the image shows"
             )
-        if len(self.references) > MAX_REFERENCES or max(map(len, (self.text, *self.references))) > MAX_CHARACTERS:
-            expected = f"expected at most {MAX_REFERENCES} references, and {MAX_CHARACTERS:,} characters of a text"
+        if len(self.references) > MAX_REFERENCES or max(map(len, (self.text, *self.references))) > MAX_TEXT_CHARACTERS:
+            expected = f"expected at most {MAX_REFERENCES} references, and {MAX_TEXT_CHARACTERS:,} characters of a text"
             return RowError("too_long", f"{expected}; leave some out")
         return None
 
@@ -100,11 +98,11 @@ def read_captions(place: Place) -> list[Caption]:
 
 
 def _read_table(place: Place) -> Iterator[tuple[str, Caption]]:
-    """Yield the caption in each row, after a text that names the row for messages.
+    """Yield the caption in each row, preceded by the file and row, for messages.
 
-    Missing ids are filled in as plumbline score does for the same table.
+    A missing prompt id is a hash of the caption, as plumbline score makes it for the same table.
     """
-    sheet, names, image = read_image_rows(place, ("references", "prompt_id", *DEFAULT_NAMES["prompt"]))
+    sheet, names, image = read_image_rows(place, ("references", "prompt_id", *DEFAULT_COLUMN_NAMES["prompt"]))
     caption = names.prompt or "caption"
     sheet.require([image, caption, "references"], SEE_EXAMPLE_REMEDY)
     columns = (sheet.ids(image), sheet.texts(names.prompt_id or ""), sheet.texts(caption), sheet.lists("references"))
@@ -113,7 +111,7 @@ def _read_table(place: Place) -> Iterator[tuple[str, Caption]]:
 
 
 def _read_release(place: Place) -> Iterator[tuple[str, Caption]]:
-    """Yield each judged caption of every image, after a text that names its place in the file for messages.
+    """Yield each judged caption of every image, preceded by its location in the file, for messages.
 
     A caption's id is its text, as in protocol=flickr8k_cf.
     """
@@ -125,7 +123,7 @@ def _read_release(place: Place) -> Iterator[tuple[str, Caption]]:
             require_list(record.get("human_judgement"), "captions (human_judgement)", where)
         ):
             at = f"{where}, caption {number}"
-            text = require_text(as_object(judged, at), "caption", at)
+            text = require_text(require_object(judged, at), "caption", at)
             yield at, Caption(image_id, text, text, references)
 
 

@@ -35,7 +35,7 @@ from plumbline.pipelines.metaeval.releases.release import Release
 from plumbline.pipelines.metaeval.releases.scores import (
     SCORES_FILE,
     read_elements,
-    read_falling,
+    read_falling_metrics,
     read_scores,
     select_metrics,
 )
@@ -43,7 +43,7 @@ from plumbline.pipelines.store.run_scores import list_score_parts, read_run_scor
 from plumbline.pipelines.store.runs import read_manifest
 from plumbline.pipelines.store.store import Store, encode_table
 
-RUN_RESAMPLES = 200  # bootstrap resamples for a run's report; plumbline metaeval draws more
+N_RUN_RESAMPLES = 200  # bootstrap resamples for a run's report; plumbline metaeval draws more
 GRAPH_CORRELATIONS_TABLE = "graph_correlations"
 GRAPH_CONTENTS_TABLE = "graph_contents"
 NEGATED_NOTE = "a lower score is better, so its scores are negated"
@@ -119,7 +119,7 @@ def run_metaeval(config: MetaevalConfig) -> Findings:
     protocol, table = config.protocol, config.locate_scores()
     if table is not None:
         scores = read_scores(table, config.metrics)
-        protocol = replace(protocol, falling=(*protocol.falling, *read_falling(table)))
+        protocol = replace(protocol, falling=(*protocol.falling, *read_falling_metrics(table)))
     elif len(release.scores):
         scores = select_metrics(release.scores, config.metrics)
     else:
@@ -169,7 +169,7 @@ def judge_run(store: Store, run_id: str, protocol: ProtocolConfig) -> Findings:
     scores = pa.concat_tables(judged if any(map(len, judged)) else others)
     elements = read_elements(run) if "words" in protocol.tasks else ()
     all_scores = read_run_scores(store, run_id)
-    findings = judge(protocol, release, scores, Sampling(resamples=RUN_RESAMPLES), run.url, elements, all_scores)
+    findings = judge(protocol, release, scores, Sampling(resamples=N_RUN_RESAMPLES), run.url, elements, all_scores)
     write_findings(findings, run / "metaeval")
     return findings
 
@@ -198,13 +198,13 @@ def judge(
         SourceError: No judged image has a score.
     """
     run = RunScores([_fill_ids(scores).select]) if run is None else run
-    scores = _negate(scores, protocol.falling)
+    scores = _negate_falling_scores(scores, protocol.falling)
     judged_ids = [matching.list_rated_ids(release.ratings), matching.list_paired_ids(release.preferences)]
     judged = pd.concat([*judged_ids, matching.list_distinct_ids(release.words)], ignore_index=True)
-    match = _find_match(judged, protocol, release, scores, scored_by)
+    match = _choose_match(judged, protocol, release, scores, scored_by)
     people = release.ratings
     if match == "image":
-        ids = scores.select(matching.IDS).to_pandas()
+        ids = scores.select(matching.ID_COLUMNS).to_pandas()
         people = matching.complete_ids(people, ids)
         choices = matching.complete_ids(matching.complete_ids(release.preferences, ids, "a"), ids, "b")
         release = replace(release, preferences=choices, parts=matching.complete_ids(release.parts, ids))
@@ -246,7 +246,7 @@ class TaskInputs(NamedTuple):
         return self.release.skills if self.protocol.by_skill else {}
 
     @property
-    def marks(self) -> PassMarks:
+    def pass_marks(self) -> PassMarks:
         """Minimum ratings and scores of images that pass; scores are negated if lower is better."""
         protocol = self.protocol
         configured = (protocol.passing_scores or {}).items()
@@ -265,7 +265,7 @@ def _judge_ratings(case: TaskInputs, findings: Findings) -> None:
     statistics = case.protocol.statistics
     rated = ratings.match_scores(case.people, case.scores, case.match)
     findings.judgements += ratings.judge_ratings(
-        rated, statistics, case.skills, case.sampling, case.marks, by_generator=case.protocol.by_generator
+        rated, statistics, case.skills, case.sampling, case.pass_marks, by_generator=case.protocol.by_generator
     )
     if case.protocol.by_generator:
         findings.judgements += ratings.judge_means(rated, statistics, case.skills, case.sampling)
@@ -282,7 +282,7 @@ def _judge_ratings(case: TaskInputs, findings: Findings) -> None:
         case.people, scores, case.run, case.match, case.protocol.falling
     )
     if CALIBRATION_CONVENTIONS.keys() & set(statistics):
-        findings.corrected += corrected_means.correct_shares(rated, case.marks, case.run, case.protocol.falling)
+        findings.corrected += corrected_means.correct_shares(rated, case.pass_marks, case.run, case.protocol.falling)
     findings.contradicted += contradicted_images.find_contradicted_ratings(case.people, scores, case.match)
 
 
@@ -311,7 +311,9 @@ def _judge_graphs(case: TaskInputs, findings: Findings) -> None:
     findings.frames[GRAPH_CONTENTS_TABLE] = graphs.count_contents(case.release.graph_nodes)
     if not len(case.scores):
         return
-    scores = _negate(case.scores, protocol.falling)  # undo the negation, because it affects the ranks of ties
+    scores = _negate_falling_scores(
+        case.scores, protocol.falling
+    )  # undo the negation, because it affects the ranks of ties
     judgements, measured = graphs.judge_graphs(
         case.release.graph_nodes,
         scores,
@@ -357,15 +359,14 @@ TASK_JUDGES: Mapping[Task, Callable[[TaskInputs, Findings], None]] = {
 
 def _fill_ids(scores: pa.Table) -> pa.Table:
     """Fill in missing ids: an image is named after its prompt and generator, and a prompt after its image."""
-    image, prompt, generator = (pc.cast(scores.column(name), pa.string()) for name in matching.IDS)
+    image, prompt, generator = (pc.cast(scores.column(name), pa.string()) for name in matching.ID_COLUMNS)
     generator = pc.fill_null(generator, "")
     image = pc.coalesce(image, pc.binary_join_element_wise(prompt, generator, "/"))
-    columns = dict(zip(matching.IDS, (image, pc.coalesce(prompt, image), generator), strict=True))
+    columns = dict(zip(matching.ID_COLUMNS, (image, pc.coalesce(prompt, image), generator), strict=True))
     return pa.table({**columns, **{name: scores.column(name) for name in ("metric", "score", "truncated")}})
 
 
-def _negate(scores: pa.Table, falling: Collection[str]) -> pa.Table:
-    """Return the scores, negated for metrics for which lower is better."""
+def _negate_falling_scores(scores: pa.Table, falling: Collection[str]) -> pa.Table:
     column = scores.column("metric")
     metrics = column.unique()
     directions = pa.array([get_direction(metric, falling) for metric in metrics.to_pylist()], pa.float64())
@@ -373,10 +374,9 @@ def _negate(scores: pa.Table, falling: Collection[str]) -> pa.Table:
     return scores.set_column(scores.schema.get_field_index("score"), "score", negated)
 
 
-def _find_match(
+def _choose_match(
     people: pd.DataFrame, protocol: ProtocolConfig, release: Release, scores: pa.Table, scored_by: str
 ) -> Match:
-    """Return the ids that match scores with judgements; raise SourceError if no judged image has a score."""
     scored = matching.list_scored_ids(scores)
     if len(scores) and scored.empty:
         errors = scores.column("error").drop_null()
@@ -387,7 +387,7 @@ def _find_match(
     judged: list[tuple[pd.DataFrame, Match]] = [(people, match), (pairings, "image_and_prompt"), (images, "image")]
     if not len(scores) or any(matching.count_shared(ids, scored, by) for ids, by in judged):
         return match
-    columns = matching.IDS if protocol.match is None else MATCH_COLUMNS[protocol.match]
+    columns = matching.ID_COLUMNS if protocol.match is None else MATCH_COLUMNS[protocol.match]
     examples = matching.format_examples(pd.concat([ids for ids, _ in judged]), columns)
     raise SourceError(
         f"{scored_by}: no judged image has a score; the scores have {matching.format_examples(scored, columns)}; "
@@ -403,7 +403,8 @@ def write_findings(findings: Findings, folder: Place) -> None:
     page = folder / PAGE_FILE
     lines = page.read().decode(errors="replace").splitlines() if page.exists() else []
     earlier = next(
-        (line.removeprefix(f"- {INPUTS_PREFIX}") for line in lines if line.startswith(f"- {INPUTS_PREFIX}")), ""
+        (line.removeprefix(f"- {INPUTS_PREFIX}") for line in lines if line.startswith(f"- {INPUTS_PREFIX}")),
+        "",
     )
     records: dict[str, Sequence[Mapping[str, Any]] | pd.DataFrame] = {
         "judgements": [judged._asdict() | judged.interval._asdict() for judged in findings.judgements],
@@ -420,7 +421,7 @@ def write_findings(findings: Findings, folder: Place) -> None:
         (folder / f"{name}.parquet").write(encode_table(name, table))
     further = [*make_mean_tables(findings.corrected), *make_contradictions_table(findings.corrected)]
     further += [*make_relations_tables(findings.orders), *findings.graph_contents]
-    further += [matrix.as_table() for matrix in findings.graph_correlations]
+    further += [matrix.make_table() for matrix in findings.graph_correlations]
     inputs = [f"{INPUTS_PREFIX}{findings.inputs}"] if findings.inputs else []
     text = to_markdown(findings.judgements, (*inputs, *findings.warnings, *findings.notes), further)
     page.write(text.encode())

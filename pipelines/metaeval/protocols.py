@@ -9,18 +9,18 @@ from plumbline.operators.base.errors import ConfigError, check_known
 from plumbline.operators.statistics.confidence_levels import GECKO_SIGNIFICANCE
 from plumbline.operators.statistics.options import (
     Convention,
-    EqualScores,
+    EqualScoreHandling,
     Level,
     Match,
     RatingStatistic,
     Sampling,
-    Unsure,
+    UnsureHandling,
     ZeroHandling,
 )
 from plumbline.pipelines.metaeval.releases.readers import RELEASES, RatingColumns
 from plumbline.pipelines.metaeval.scores_source import ScoresSource
 
-OWN_READERS = ("long", "annotations")
+USER_RATING_READERS = ("long", "annotations")
 """Readers for users' own ratings, with configurable column names."""
 Task = Literal["ratings", "preferences", "pairings", "graphs", "orders", "words"]
 
@@ -84,9 +84,9 @@ class ProtocolConfig(BoundsChecked):
     """
     reliable: bool = False
     """Use only prompts whose raters agree (Gecko, section 4.1)."""
-    unsure: Unsure = "left_out"
+    unsure: UnsureHandling = "left_out"
     """Treatment of pairs of images without a decision by people."""
-    equal_scores: EqualScores = "half"
+    equal_scores: EqualScoreHandling = "half"
     """Credit for a metric that scores two images equally although people prefer one of them: half a right pair, or
     none.
     """
@@ -104,10 +104,10 @@ class ProtocolConfig(BoundsChecked):
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
         check_known("protocol.reader", self.release, RELEASES)
-        if self.columns is not None and self.release not in OWN_READERS:
+        if self.columns is not None and self.release not in USER_RATING_READERS:
             raise ConfigError(
-                f"protocol.columns: expected null for {self.release}; only your own ratings ({', '.join(OWN_READERS)}) "
-                "can have other column names"
+                f"protocol.columns: expected null for {self.release}; only your own ratings "
+                f"({', '.join(USER_RATING_READERS)}) can have other column names"
             )
         if self.choices and not (self.release == "pick_a_pic" and self.path.lower().endswith(".json")):
             raise ConfigError(
@@ -128,8 +128,6 @@ class ProtocolConfig(BoundsChecked):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MetaevalConfig(ScoresSource):
-    """Options of a meta-evaluation."""
-
     protocol: ProtocolConfig
     output: str | None = None
     """Folder or cloud prefix for the results, as Parquet, Markdown and LaTeX. null means a folder below STORE/metaeval

@@ -50,7 +50,6 @@ def open_release(protocol: ProtocolConfig, storage: StorageConfig) -> Release:
 
 
 def _select_choices(protocol: ProtocolConfig, release: Release) -> Release:
-    """Select the protocol's choices; raise SourceError if the file lacks any of them."""
     if not protocol.choices:
         return release
     count = len(release.preferences)
@@ -65,18 +64,18 @@ def _select_choices(protocol: ProtocolConfig, release: Release) -> Release:
 
 
 def _select_templates(protocol: ProtocolConfig, release: Release) -> Release:
-    """Select the ratings and choices of the protocol's templates; raise ConfigError for unknown templates."""
     if not protocol.templates:
         return release
     tables = [getattr(release, name) for name in TABLES_WITH_TEMPLATE]
     known = {name for table in tables for name in table.column("template").unique().to_pylist()}
     for name in protocol.templates:
         check_known("protocol.templates", name, sorted(known))
-    return _filter(release, TABLES_WITH_TEMPLATE, "template", protocol.templates)
+    return _filter_rows(release, TABLES_WITH_TEMPLATE, "template", protocol.templates)
 
 
-def _filter(release: Release, tables: Iterable[str], column: str, values: Iterable[str], keep: bool = True) -> Release:
-    """Return the release with only (or, if not `keep`, without) rows of the tables that have one of the values."""
+def _filter_rows(
+    release: Release, tables: Iterable[str], column: str, values: Iterable[str], keep: bool = True
+) -> Release:
     listed = pa.array(sorted(values), pa.string())
     filtered = {}
     for name in tables:
@@ -87,7 +86,6 @@ def _filter(release: Release, tables: Iterable[str], column: str, values: Iterab
 
 
 def _leave_out_skills(protocol: ProtocolConfig, release: Release) -> Release:
-    """Leave out the prompts with skills in protocol.without_skills; raise ConfigError for an unknown skill."""
     known = sorted({skill for skills in release.skills.values() for skill in skills})
     for name in protocol.without_skills:
         check_known("protocol.without_skills", name, known)
@@ -97,18 +95,17 @@ def _leave_out_skills(protocol: ProtocolConfig, release: Release) -> Release:
         return release
     names = " or ".join(protocol.without_skills)
     note = f"protocol.without_skills leaves out {len(left_out)} prompts with {names}"
-    release = _filter(release, (*TABLES_WITH_TEMPLATE, "pairings", "words"), "prompt_id", left_out, keep=False)
+    release = _filter_rows(release, (*TABLES_WITH_TEMPLATE, "pairings", "words"), "prompt_id", left_out, keep=False)
     return replace(release, skills=kept, notes=(*release.notes, note))
 
 
 def get_protocol_scales(protocol: ProtocolConfig, templates: Iterable[str]) -> dict[str, Scale]:
-    """Return the rating scale of each of these templates for which the protocol defines a scale, by template."""
+    """Return the rating scales that the protocol defines, by template; templates without a scale are left out."""
     found = {name: (protocol.scales or {}).get(name, protocol.rating_range) for name in templates}
     return {name: Scale(*scale) for name, scale in found.items() if scale is not None}
 
 
 def _check_range(protocol: ProtocolConfig, release: Release) -> Release:
-    """Leave out ratings outside the protocol's range, or raise SourceError if the protocol refuses them."""
     scales = get_protocol_scales(protocol, release.ratings.column("template").unique().to_pylist())
     names = pa.array(scales, pa.string())
     unknown = release.ratings.filter(pc.invert(pc.is_in(release.ratings.column("template"), names)))
@@ -145,7 +142,6 @@ def _replace_ratings(table: pa.Table, ratings: pa.ChunkedArray) -> pa.Table:
 
 
 def _reverse_ratings(protocol: ProtocolConfig, release: Release) -> Release:
-    """Reverse ratings that count errors, so that higher is better; raise ConfigError if a scale is unknown."""
     known = sorted(release.ratings.column("template").unique().to_pylist())
     scales = get_protocol_scales(protocol, known)
     for name in protocol.fewer_is_better:
@@ -153,7 +149,7 @@ def _reverse_ratings(protocol: ProtocolConfig, release: Release) -> Release:
         if name not in scales:
             raise ConfigError(
                 f"protocol.fewer_is_better: ratings by {name!r} are reversed on their scale, which is unknown; "
-                f"set it, as in 'protocol.scales={{{name}: [0, 9]}}'"
+                f"set the scale, as in 'protocol.scales={{{name}: [0, 9]}}'"
             )
     sums = {name: scales[name].least + scales[name].greatest for name in protocol.fewer_is_better}
     tables, notes = {"ratings": release.ratings, "parts": release.parts}, list(release.notes)
@@ -166,11 +162,10 @@ def _reverse_ratings(protocol: ProtocolConfig, release: Release) -> Release:
 
 
 def _select_reliable(protocol: ProtocolConfig, release: Release) -> Release:
-    """Select the prompts whose raters agree; raise SourceError if there are none."""
     kept = find_reliable_prompts(list_rated_parts(release.ratings, release.parts).to_pandas())
     total = len(pc.unique(release.ratings.column("prompt_id").drop_null()))
     if not kept:
         raise SourceError(f"{protocol.path}: raters agree on none of {total} prompts; set protocol.reliable=false")
     note = f"{len(kept)} of {total} prompts are reliable: raters' variance below half of the largest"
-    release = _filter(release, TABLES_WITH_TEMPLATE, "prompt_id", kept)
+    release = _filter_rows(release, TABLES_WITH_TEMPLATE, "prompt_id", kept)
     return replace(release, notes=(*release.notes, note))

@@ -48,14 +48,17 @@ half under "DSG w/TIFA accumulation" repeats table 2, where the accumulation is 
 """
 FIGURES_FILE = PUBLISHED_FOLDER / "published_figures_12_13.csv"
 """Values below the diagonals of figures 12 and 13. Figures 6 and 7 (pages 10 and 11) repeat panels a and d."""
-MAX_DIFFERENCE = 1e-9  # maximum difference from a released per-graph number that counts as equal
+MAX_GRAPH_DIFFERENCE = 1e-9  # maximum difference from a released per-graph number that counts as equal
 MAX_SCORE_DIFFERENCE = 1e-6  # maximum difference from an image's released score that counts as equal
-PER_GRAPH_COLUMNS = {"spearman": "spearman_corrs", "kendall": "kendall", "separation": "kstest", "delta": "delta"}
-"""Released files with values per graph, by measure."""
+PER_GRAPH_FILE_NAMES = {"spearman": "spearman_corrs", "kendall": "kendall", "separation": "kstest", "delta": "delta"}
+"""End of the name of the released file with a measure's values per graph, by measure."""
 MEASURE_TITLES = {"ordering": "Ordering", "separation": "Separation"}
 TABLE_2_MEASURES = {"rho": "ordering", "ks": "separation"}
-RELEASED_MEANS = {"spearman": "ordering", "ks": "separation"}
-"""Measures whose means by subset are released. Means of delta are released too, but in an unknown unit."""
+RELEASED_MEAN_MEASURES = {"spearman": "ordering", "ks": "separation"}
+"""Measures whose means by subset are released, by the first part of the columns' names.
+
+Means of delta are released too, but in an unknown unit.
+"""
 ACCUMULATION_TITLES = {"recursive": "DSG by ancestors", "none": "DSG by single questions"}
 UNACCUMULATED_TITLE = "{} of single questions"  # name of a DSG metric with the accumulation `none`
 TABLE_1_NUMBERS = {  # published number and decimals
@@ -67,15 +70,18 @@ TABLE_1_NUMBERS = {  # published number and decimals
     "greatest number of errors": (5, 0),  # the paper calls this depth, and the next width
     "most nodes of one number of errors": (5, 0),
 }
-FIGURE_2_COUNTS = {"SD2.0": 46, "SD2.1": 18, "DALL-E2": 15, "SDXL": 14, "Natural": 5, "SD1.5": 2}
-"""Figure 2a. The release contains neither the origins of the prompts (2b) nor the types of errors (2c)."""
-FIGURE_4 = {
+FIGURE_2_PERCENTAGES = {"SD2.0": 46, "SD2.1": 18, "DALL-E2": 15, "SDXL": 14, "Natural": 5, "SD1.5": 2}
+"""Percentage of images by source in figure 2a.
+
+The release contains no data for figures 2b (origins of the prompts) and 2c (types of errors).
+"""
+FIGURE_4_SCORES = {
     "clipscore": "0.65 0.54 0.5 0.49 0.57 0.52",
     "llava_tifa": "0.4 0.4 0.2 0.4 0.4 0.4",
     "llmscore_ec": "6 4 4 4 4 5",
 }
 """Scores of the first images of graph 28 in figure 4b. The scores in figure 4a do not match any graph."""
-FIGURE_9 = {
+FIGURE_9_MEANS = {
     "clipscore": "0.82 0.69 0.37",
     "llava_tifa": "0.78 0.44 0.15",
     "mplug_tifa": "0.85 0.78 0.24",
@@ -86,13 +92,13 @@ FIGURE_9 = {
 """Mean scores of graph 71 in figure 9: both nodes without errors together, node 1a, and node 1b. For DSG, the figure
 shows scores without accumulation: each question is scored on its own.
 """
-SECTION_6 = {"synth": 70, "nat": 55, "real": 56}
+SECTION_6_NUMBERS = {"synth": 70, "nat": 55, "real": 56}
 LAST_DIGIT_NOTE = "only the last digit differs"
 NOT_ROUNDED_NOTE = "the last printed digit is truncated instead of rounded"
-EXCHANGED_CELLS_NOTE = "exchanged with {other}: each of the two cells prints what we find for the other"
+SWAPPED_CELLS_NOTE = "swapped with {other}: each of the two cells prints the number that we compute for the other"
 GRAPH_65_NOTE = (
-    "graph 65: the released score counts question 3 though its parent is answered wrongly; the parents released "
-    "with it say that it must not"
+    "graph 65: the released score counts question 3 although its parent is answered wrongly, which the released "
+    "parents rule out"
 )
 
 
@@ -112,7 +118,9 @@ class ReproductionConfig:
 
     def __post_init__(self) -> None:
         if not self.reference:
-            raise ConfigError("reference: set REFERENCE_DATA, or reference=PATH, to the folder of published files")
+            raise ConfigError(
+                "reference: expected the folder of published files, got none; set REFERENCE_DATA, or reference=PATH"
+            )
 
 
 class PublishedNumber(NamedTuple):
@@ -162,7 +170,7 @@ def reproduce(config: ReproductionConfig) -> list[PublishedNumber]:
 
 
 def _judge_release(config: ReproductionConfig, name: str, numbers: pd.DataFrame) -> Iterator[PublishedNumber]:
-    """Yield each number in PUBLISHED_FILE with the protocol's own number for the release's scores."""
+    """Yield each published number with the value that the protocol computes from the release's scores."""
     protocol = config.protocols[name]
     release = open_release(protocol, config.storage)
     judgements = judge(protocol, release, release.scores, NO_RESAMPLING).judgements
@@ -175,10 +183,10 @@ def _judge_release(config: ReproductionConfig, name: str, numbers: pd.DataFrame)
 
 
 def _compare_graphs(config: ReproductionConfig) -> Iterator[PublishedNumber]:
-    """Compare our values with T2IScoreScore's tables 1 to 3, figures 2, 4, 9, 12 and 13, section 6 and its files."""
+    """Compare our values with T2IScoreScore: tables 1 to 3, figures 2, 4, 9, 12, 13, section 6 and published files."""
     protocol = config.protocols[PROTOCOL_NAME]
     release = open_release(protocol, config.storage)
-    single = _accumulate(config, "none")
+    single = _accumulate_released_answers(config, "none")
     names = pa.array([UNACCUMULATED_TITLE.format(name) for name in single.column("metric").to_pylist()], pa.string())
     single = single.set_column(single.schema.get_field_index("metric"), "metric", names)
     scores = pa.concat_tables([release.scores, single])
@@ -187,26 +195,26 @@ def _compare_graphs(config: ReproductionConfig) -> Iterator[PublishedNumber]:
     percents = {measure: _average_in_percent(averaged, measure) for measure in MEASURE_TITLES}
     yield from _compare_table_1(release.graph_nodes.to_pandas())
     contents = count_contents(release.graph_nodes).query("about == 'images' and subset == @OVERALL").set_index("name")
-    for source, published in FIGURE_2_COUNTS.items():
+    for source, published in FIGURE_2_PERCENTAGES.items():
         ours = 100 * float(contents["share"][source])
         yield PublishedNumber(PAPER_NAME, "figure 2a, images by source in percent", source, "", published, ours, 0)
     yield from _compare_figures_4_and_9(score_nodes(release.graph_nodes, scores))
     table_2, table_3 = list(_compare_table_2(config, percents)), list(_compare_table_3(percents))
-    yield from _explain_exchanged(table_2, table_3)
-    for subset, published in SECTION_6.items():
+    yield from _explain_swapped_numbers(table_2, table_3)
+    for subset, published in SECTION_6_NUMBERS.items():
         cells = [cell for cell in table_2 if cell.column == subset and MEASURE_TITLES["ordering"] in cell.group]
         reason = f"the printed numbers of table 2 have the mean {fmean(cell.published for cell in cells):.1f}"
         group, ours = "section 6, mean Ordering over the metrics of table 2 in percent", fmean(c.ours for c in cells)
         yield PublishedNumber(PAPER_NAME, group, subset, "", published, ours, 0).explain_mismatch(reason)
-    yield from _explain_exchanged(table_3, table_2)
+    yield from _explain_swapped_numbers(table_3, table_2)
     yield from _compare_figures_12_and_13(averaged)
-    for measure, file in PER_GRAPH_COLUMNS.items():
-        yield _count_equal_values(measured, measure, _read(config, f"ts2_perseg_{file}"), protocol)
+    for measure, file in PER_GRAPH_FILE_NAMES.items():
+        yield _count_equal_values(measured, measure, _read_reference_file(config, f"ts2_perseg_{file}"), protocol)
     yield from _compare_released_means(config, percents)
     yield from _count_released_scores(config)
 
 
-def _accumulate(config: ReproductionConfig, accumulation: Accumulation) -> pa.Table:
+def _accumulate_released_answers(config: ReproductionConfig, accumulation: Accumulation) -> pa.Table:
     folder = config.protocols[PROTOCOL_NAME].path
     answers = AccumulateConfig(
         answers=folder, format=PROTOCOL_NAME, output="", accumulation=accumulation, storage=config.storage
@@ -239,23 +247,23 @@ def _compare_table_1(nodes: pd.DataFrame) -> Iterator[PublishedNumber]:
 
 def _compare_figures_4_and_9(images: pd.DataFrame) -> Iterator[PublishedNumber]:
     by_graph = images.groupby("graph_id").get_group
-    for metric, printed in FIGURE_4.items():
+    for metric, printed in FIGURE_4_SCORES.items():
         scores = by_graph("28").query("metric == @metric")["score"]
         for number, (published, ours) in enumerate(zip(printed.split(), scores, strict=False), 1):
-            yield _compare_printed(
+            yield _compare_printed_value(
                 "figure 4b, scores of images of graph 28", metric, f"image {number}", published, ours
             )
     joined = by_graph("71").assign(node=lambda rows: rows["node"].where(rows["level"] > 0, "0"))
     means = average_nodes(joined).set_index(["metric", "node"])["mean"]
-    for metric, printed in FIGURE_9.items():
+    for metric, printed in FIGURE_9_MEANS.items():
         for node, published in zip(("0", "1a", "1b"), printed.split(), strict=True):
             ours = means[_rename_dsg(metric), node]
-            cell = _compare_printed("figure 9, mean scores of graph 71", metric, f"node {node}", published, ours)
+            cell = _compare_printed_value("figure 9, mean scores of graph 71", metric, f"node {node}", published, ours)
             is_cut = math.floor(cell.ours * 10**cell.decimals) == round(cell.published * 10**cell.decimals)
             yield cell.explain_mismatch(NOT_ROUNDED_NOTE if is_cut else "")
 
 
-def _compare_printed(group: str, row: str, column: str, printed: str, ours: float) -> PublishedNumber:
+def _compare_printed_value(group: str, row: str, column: str, printed: str, ours: float) -> PublishedNumber:
     return PublishedNumber(PAPER_NAME, group, row, column, float(printed), float(ours), len(printed.partition(".")[2]))
 
 
@@ -267,7 +275,7 @@ def _rename_dsg(metric: str) -> str:
 def _compare_table_2(
     config: ReproductionConfig, percents: Mapping[str, Mapping[tuple[str, str], float]]
 ) -> Iterator[PublishedNumber]:
-    printed = _read(config, "ts2_table2_printed")
+    printed = _read_reference_file(config, "ts2_table2_printed")
     columns = (*map(printed.ids, ("measure", "subset", "metric")), printed.numbers("value").to_pylist())
     for name, part, metric, published in zip(*columns, strict=True):
         measure, subset = TABLE_2_MEASURES[name], OVERALL if part == "all" else part
@@ -284,7 +292,9 @@ def _compare_table_3(percents: Mapping[str, Mapping[tuple[str, str], float]]) ->
         yield PublishedNumber(PAPER_NAME, group, cell.metric, cell.subset, cell.value, ours, 1)
 
 
-def _explain_exchanged(table: Sequence[PublishedNumber], other: Sequence[PublishedNumber]) -> Iterator[PublishedNumber]:
+def _explain_swapped_numbers(
+    table: Sequence[PublishedNumber], other: Sequence[PublishedNumber]
+) -> Iterator[PublishedNumber]:
     """Yield a table's numbers; explain each number that the paper swapped with a number of the other table."""
     for cell in table:
         candidates = (
@@ -299,7 +309,7 @@ def _explain_exchanged(table: Sequence[PublishedNumber], other: Sequence[Publish
         yield (
             cell
             if found is None
-            else cell._replace(reason=EXCHANGED_CELLS_NOTE.format(other=f"{found.group}, {found.row}"))
+            else cell._replace(reason=SWAPPED_CELLS_NOTE.format(other=f"{found.group}, {found.row}"))
         )
 
 
@@ -323,7 +333,7 @@ def _compare_figures_12_and_13(averaged: pd.DataFrame) -> Iterator[PublishedNumb
         yield PublishedNumber(PAPER_NAME, group, cell.metric, cell.other, cell.value, value, 0)
 
 
-def _read(config: ReproductionConfig, name: str) -> Sheet:
+def _read_reference_file(config: ReproductionConfig, name: str) -> Sheet:
     return read_sheet(config.storage.locate(f"{config.protocols[PROTOCOL_NAME].path}/{name}.csv"))
 
 
@@ -339,8 +349,8 @@ def _count_equal_values(
     ours = measured.pivot(index="graph_id", columns="metric", values=measure).loc[released.index, released.columns]
     if measure != "separation":
         ours *= [get_direction(metric, protocol.falling) for metric in released.columns]
-    equal = int(((ours - released).abs() <= MAX_DIFFERENCE).to_numpy().sum())
-    group = f"released files of every graph by {len(released.columns)} metrics, numbers met to {MAX_DIFFERENCE:g}"
+    equal = int(((ours - released).abs() <= MAX_GRAPH_DIFFERENCE).to_numpy().sum())
+    group = f"released files of every graph by {len(released.columns)} metrics, numbers met to {MAX_GRAPH_DIFFERENCE:g}"
     return PublishedNumber(PAPER_NAME, group, measure, "", released.size, equal, 0)
 
 
@@ -351,12 +361,12 @@ def _compare_released_means(
 
     Released means have up to ten digits.
     """
-    sheet = _read(config, "ts2_partition_means")
-    for prefix, measure in RELEASED_MEANS.items():
+    sheet = _read_reference_file(config, "ts2_partition_means")
+    for prefix, measure in RELEASED_MEAN_MEASURES.items():
         for part, subset in {"all": OVERALL, "synth": "synth", "nat": "nat", "real": "real"}.items():
             for metric, published in zip(sheet.ids("metric"), sheet.ids(f"{prefix}-{part}"), strict=True):
                 group, ours = f"released means of {MEASURE_TITLES[measure]}", percents[measure][subset, metric] / 100
-                yield _compare_printed(group, metric, part, published, ours).explain_mismatch(LAST_DIGIT_NOTE)
+                yield _compare_printed_value(group, metric, part, published, ours).explain_mismatch(LAST_DIGIT_NOTE)
 
 
 def _count_released_scores(config: ReproductionConfig) -> Iterator[PublishedNumber]:
@@ -364,10 +374,10 @@ def _count_released_scores(config: ReproductionConfig) -> Iterator[PublishedNumb
 
     Our scores are derived from the released answers.
     """
-    scores = _read(config, "ts2_scores_per_image")
-    rows = {name: row for row, name in enumerate(_read(config, "ts2_metadata").ids("file_name"))}
-    frame = _accumulate(config, "recursive").to_pandas()
-    group = "released DSG scores of images, met from the correctness of questions by recursive zeroing"
+    scores = _read_reference_file(config, "ts2_scores_per_image")
+    rows = {name: row for row, name in enumerate(_read_reference_file(config, "ts2_metadata").ids("file_name"))}
+    frame = _accumulate_released_answers(config, "recursive").to_pandas()
+    group = "released DSG scores of images, recomputed from the released answers (all ancestors must be right)"
     for metric, ours in frame.groupby("metric", sort=False):
         released = np.asarray(scores.numbers(str(metric)))[ours["image_id"].map(rows)]
         other = ours[(ours["score"] - released).abs() > MAX_SCORE_DIFFERENCE]
@@ -384,7 +394,10 @@ def format_reproduction(checks: Sequence[PublishedNumber]) -> str:
     """Return the comparison as Markdown: totals by paper, numbers that do not match, and all numbers."""
     environment = Environment(trim_blocks=True, undefined=StrictUndefined)
     template = environment.from_string((PUBLISHED_FOLDER / "reproduction.md.j2").read_text("utf-8"))
-    papers, tables = _group(checks, lambda check: check.paper), _group(checks, lambda check: check.table)
+    papers, tables = (
+        _group_numbers(checks, lambda check: check.paper),
+        _group_numbers(checks, lambda check: check.table),
+    )
     return template.render(
         checks=checks,
         unmatched=[check for check in checks if not check.matches],
@@ -393,7 +406,7 @@ def format_reproduction(checks: Sequence[PublishedNumber]) -> str:
     )
 
 
-def _group(
+def _group_numbers(
     checks: Sequence[PublishedNumber], key: Callable[[PublishedNumber], str]
 ) -> dict[str, list[PublishedNumber]]:
     groups: dict[str, list[PublishedNumber]] = {}
@@ -408,16 +421,18 @@ def _make_table(checks: Sequence[PublishedNumber]) -> tuple[Sequence[str], Seque
     Our value follows in brackets if it differs, or has its own column if the table has only one column.
     """
 
-    def write(check: PublishedNumber, value: float) -> str:
+    def format_number(check: PublishedNumber, value: float) -> str:
         return f"{value:.{check.decimals}f}"
 
     if not checks[0].column:
-        lines = [(check.row, write(check, check.published), write(check, check.ours)) for check in checks]
+        lines = [
+            (check.row, format_number(check, check.published), format_number(check, check.ours)) for check in checks
+        ]
         return ("", "published", "ours"), lines
     cells = {}
     for check in checks:
-        ours = "" if check.matches else f" ({write(check, check.ours)})"
-        cells[check.row, check.column] = write(check, check.published) + ours
+        ours = "" if check.matches else f" ({format_number(check, check.ours)})"
+        cells[check.row, check.column] = format_number(check, check.published) + ours
     rows, columns = (list(dict.fromkeys(names)) for names in zip(*cells, strict=True))
     if len(columns) <= MAX_NAMED_COLUMNS:
         return ("", *columns), [(row, *(cells.get((row, column), "") for column in columns)) for row in rows]

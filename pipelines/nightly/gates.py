@@ -15,8 +15,6 @@ from plumbline.pipelines.store.store import Store
 
 
 class GateVerdict(NamedTuple):
-    """Result of a gate for a run."""
-
     passed: bool
     record: Mapping[str, Any]
     """The result as plain values, for nightly.json and the webhook. It includes `passed` and a one-line `summary`."""
@@ -58,12 +56,12 @@ class NightGate(ABC):
 
 
 NIGHT_GATES = Extensions[type[NightGate]]("night_gates", {}, NightGate)
-RULES_GATE = "rules"
+RULES_GATE_NAME = "rules"
 """Name of the gate that reads the file given as `nightly.gate`."""
 
 
 def open_gate(place: Place) -> NightGate:
     """Read a gate's file; raise ConfigError if it is invalid, or if the plugin that reads it is missing."""
-    if RULES_GATE not in NIGHT_GATES:
+    if RULES_GATE_NAME not in NIGHT_GATES:
         raise ConfigError(describe_missing_plugin("nightly.gate: rules are a part", "gates"))
-    return NIGHT_GATES[RULES_GATE](place)
+    return NIGHT_GATES[RULES_GATE_NAME](place)

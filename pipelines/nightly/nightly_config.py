@@ -72,8 +72,8 @@ class NightlyConfig(SweepConfig):
 
     nightly: NightConfig = field(default_factory=NightConfig)
 
-    def sweep(self) -> SweepConfig:
-        """Return the configuration of the sweep alone, so that cells and runs equal those of an ordinary sweep."""
+    def make_sweep(self) -> SweepConfig:
+        """Return the configuration without the nightly options, so cells and runs equal those of an ordinary sweep."""
         return SweepConfig(**{each.name: getattr(self, each.name) for each in fields(SweepConfig)})
 
 

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import TypeAdapter, ValidationError
 
-from plumbline.operators.base.sentences import names, plural
+from plumbline.operators.base.sentences import format_names, format_quantity
 from plumbline.operators.results.summary import OVERALL
 from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.store.suites import SUITES_FOLDER
@@ -41,7 +41,7 @@ class ClearChange:
     def __str__(self) -> str:
         at = "" if self.skill == OVERALL else f" at {self.skill}"
         sure = "< 0.001" if self.p_holm < 0.001 else f"= {self.p_holm:.3f}"
-        prompts = plural(self.prompts, "prompt")
+        prompts = format_quantity(self.prompts, "prompt")
         return (
             f"{self.generator} by {self.metric}{at}: {self.before:.3f} to {self.after:.3f} "
             f"({self.difference:+.3f} on {prompts}, p {sure})"
@@ -90,13 +90,13 @@ class NightOutcome:
         """Path of the outcome's file in the store."""
         return get_outcome_path(self.run_id)
 
-    def summary(self) -> str:
+    def summarize(self) -> str:
         """Return the outcome in one line."""
         compared = f"since {self.compared_with}" if self.compared_with else f"not compared: {self.not_compared}"
         none = "no regression" if self.can_tell else "too few prompts to detect a regression"
-        found = plural(len(self.regressions), "regression") if self.regressions else none
-        found += f" (not counted, as their settings differ: {names(self.unlike)})" if self.unlike else ""
-        found += f" (left out: {plural(self.edited, 'prompt')} with edited texts)" if self.edited else ""
+        found = format_quantity(len(self.regressions), "regression") if self.regressions else none
+        found += f" (not counted, as their settings differ: {format_names(self.unlike)})" if self.unlike else ""
+        found += f" (left out: {format_quantity(self.edited, 'prompt')} with edited texts)" if self.edited else ""
         judged = f"; {self.gate['summary']}" if self.gate else ""
         return (
             f"{self.benchmark}, run {self.run_id}: {f'{found} {compared}' if self.compared_with else compared}; "
@@ -105,7 +105,7 @@ class NightOutcome:
 
     def to_json(self) -> dict[str, Any]:
         """Return the outcome as plain values, for the file, standard output and the webhook."""
-        return {"summary": self.summary(), **asdict(self)}
+        return {"summary": self.summarize(), **asdict(self)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,20 +132,20 @@ class SuiteOutcome:
         """Path of the outcome's file in the store."""
         return _make_suite_outcome_path(self.suite_id)
 
-    def summary(self) -> str:
+    def summarize(self) -> str:
         """Return the outcome in one line."""
         regressions = sum(len(outcome.regressions) for outcome in self.benchmarks)
         none = "no regression" if any(outcome.compared_with for outcome in self.benchmarks) else "nothing compared"
-        found = plural(regressions, "regression") if regressions else none
+        found = format_quantity(regressions, "regression") if regressions else none
         new = f"{len(self.benchmarks)} with a new run" if self.benchmarks else "none with a new run"
         stopped = [outcome.benchmark for outcome in self.benchmarks if outcome.gate and not outcome.gate["passed"]]
-        judged = f"; the gate failed on {names(stopped)}" if stopped else ""
-        return f"suite {self.suite_id}: {plural(len(self.runs), 'benchmark')}, {new}; {found}{judged}"
+        judged = f"; the gate failed on {format_names(stopped)}" if stopped else ""
+        return f"suite {self.suite_id}: {format_quantity(len(self.runs), 'benchmark')}, {new}; {found}{judged}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the outcome as plain values, for the file, standard output and the webhook."""
         benchmarks = [outcome.to_json() for outcome in self.benchmarks]
-        return {"summary": self.summary(), **asdict(self), "benchmarks": benchmarks}
+        return {"summary": self.summarize(), **asdict(self), "benchmarks": benchmarks}
 
 
 Outcome = TypeVar("Outcome", NightOutcome, SuiteOutcome)
@@ -155,12 +155,12 @@ _SUITE_OUTCOME_ADAPTER = TypeAdapter(SuiteOutcome)
 
 def read_outcome(store: Store, run_id: str) -> NightOutcome | None:
     """Return the reported outcome of a run; None if it was not reported or its file is damaged."""
-    return _read(store, get_outcome_path(run_id), _OUTCOME_ADAPTER)
+    return _read_outcome_file(store, get_outcome_path(run_id), _OUTCOME_ADAPTER)
 
 
 def read_suite_outcome(store: Store, suite_id: str) -> SuiteOutcome | None:
     """Return the reported outcome of a suite; None if it was not reported or its file is damaged."""
-    return _read(store, _make_suite_outcome_path(suite_id), _SUITE_OUTCOME_ADAPTER)
+    return _read_outcome_file(store, _make_suite_outcome_path(suite_id), _SUITE_OUTCOME_ADAPTER)
 
 
 def mark_reported(store: Store, outcome: SuiteOutcome) -> None:
@@ -173,7 +173,7 @@ def mark_reported(store: Store, outcome: SuiteOutcome) -> None:
             store.write_json(benchmark.path, replace(benchmark, webhook=outcome.webhook).to_json())
 
 
-def _read(store: Store, path: str, adapter: TypeAdapter[Outcome]) -> Outcome | None:
+def _read_outcome_file(store: Store, path: str, adapter: TypeAdapter[Outcome]) -> Outcome | None:
     try:
         return adapter.validate_python(store.read_json(path) or {}, extra="ignore")
     except ValidationError:

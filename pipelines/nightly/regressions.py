@@ -8,7 +8,7 @@ from functools import partial, reduce
 from typing import Any, NamedTuple
 
 from plumbline.operators.base.errors import PlumblineError
-from plumbline.operators.base.sentences import plural
+from plumbline.operators.base.sentences import format_quantity
 from plumbline.operators.images.generation_settings import COMPARE, Choice
 from plumbline.operators.report.changes import Change, Changes, correct_together
 from plumbline.pipelines.base.cluster_config import ClusterConfig
@@ -24,7 +24,7 @@ from plumbline.pipelines.nightly.outcome import (
     read_outcome,
 )
 from plumbline.pipelines.report.comparable_runs import CHECKPOINT_PATTERN, find_obstacle, read_bridges
-from plumbline.pipelines.report.report import LOCAL_CLUSTER, NO_RUN, WrittenReport, write_report
+from plumbline.pipelines.report.report import LOCAL_CLUSTER, NO_COMPARISON, WrittenReport, write_report
 from plumbline.pipelines.report.trends import write_trends
 from plumbline.pipelines.running.errors import format_error
 from plumbline.pipelines.sources.sources import Sources
@@ -36,7 +36,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Baseline(NamedTuple):
-    """The earlier run that a run is compared with."""
+    """The earlier run in which a nightly run looks for regressions, or the reason why there is none."""
 
     run_id: str | None
     reason: str = ""
@@ -44,7 +44,7 @@ class Baseline(NamedTuple):
 
 
 class TrendsPage(NamedTuple):
-    """URL of the trends page, or the problem if it could not be written."""
+    """URL of the trends page, or the reason why it could not be written."""
 
     url: str | None
     problem: str = ""
@@ -83,12 +83,12 @@ def compare_run(
         write_report, store, run_id, settings=settings, sources=sources, cluster=cluster, assert_lease=assert_lease
     )
     try:
-        written = write(compare=baseline.run_id or NO_RUN)
+        written = write(compare=baseline.run_id or NO_COMPARISON)
     except PlumblineError as error:
         if baseline.run_id is None:
             raise
         baseline = Baseline(None, f"{baseline.run_id} cannot be read ({error})")
-        written = write(compare=NO_RUN)
+        written = write(compare=NO_COMPARISON)
     assert_lease()
     try:
         checkpoints = config.checkpoints or CHECKPOINT_PATTERN
@@ -130,7 +130,7 @@ def find_baseline(store: Store, run_id: str, manifest: Mapping[str, Any], compar
         return Baseline(newest)
     if not obstacles:
         return Baseline(None, "it is the first run of this store")
-    more = f", nor can {plural(len(obstacles) - 1, 'earlier run')}" if len(obstacles) > 1 else ""
+    more = f", nor can {format_quantity(len(obstacles) - 1, 'earlier run')}" if len(obstacles) > 1 else ""
     return Baseline(None, f"{obstacles[0]}{more}")
 
 
@@ -168,7 +168,7 @@ def _make_outcome(run: ComparedRun, changes: Changes | None, config: NightConfig
         improvements=[_make_clear_change(change) for change in clear if change.verdict == "better"],
         can_tell=changes is None or changes.can_tell,
         sentences=[str(sentence) for sentence in changes.sentences] if changes is not None else [],
-        unlike=changes.unlike if changes is not None else [],
+        unlike=changes.generators_with_changed_settings if changes is not None else [],
         edited=changes.edited if changes is not None else 0,
         trends=run.trends.url,
         gate=None if run.gate is None else run.gate.record,

@@ -10,7 +10,7 @@ from plumbline.operators.models.loading import preflight
 from plumbline.operators.models.service_config import Prices, ServiceModel
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.cluster_config import ClusterConfig
-from plumbline.pipelines.plans.plan import Node, NodePlan, Plan
+from plumbline.pipelines.plans.plan import Node, Plan
 from plumbline.pipelines.store.runs import read_newest_first
 from plumbline.pipelines.store.store import Store
 
@@ -29,7 +29,7 @@ class Cost(NamedTuple):
         return f"{self.amount:.2f} {self.currency}" if self.amount >= 0.1 else f"{self.amount:.2g} {self.currency}"
 
 
-class Estimate(NamedTuple):
+class CostEstimate(NamedTuple):
     """Estimated tokens and cost of a node's calls to a service."""
 
     node: str
@@ -104,33 +104,27 @@ def describe_costs(
     }
 
 
-def estimate_costs(plan: Plan, store: Store) -> list[Estimate]:
+def estimate_costs(plan: Plan, store: Store) -> list[CostEstimate]:
     """Return an estimate for each node that has missing cells and a model with configured prices."""
-    calls = {item.node.name: _count_requests(item) for item in plan.nodes if item.missing}
+    calls = {item.node.name: item.model_calls for item in plan.nodes if item.missing}
     estimates = []
     for node, prices in _list_priced_nodes(plan):
         if n_calls := calls.get(node.name):
             run_id, usage = _find_newest_usage(node, store) or (None, prices.assumed_usage())
             cost = Cost(prices.compute_cost(usage) / usage.calls * n_calls, prices.currency)
             read, written = usage.prompt_tokens / usage.calls, usage.new_tokens / usage.calls
-            estimates.append(Estimate(node.name, n_calls, read, written, cost, run_id))
+            estimates.append(CostEstimate(node.name, n_calls, read, written, cost, run_id))
     return estimates
 
 
 def list_unpriced_nodes(plan: Plan) -> list[tuple[str, int]]:
-    """Return the name and the number of calls of each node that will call a service without configured prices."""
+    """Return the nodes that will call a service without configured prices, each with its number of calls."""
     unpriced = []
     for item in plan.nodes:
         config = item.node.model.config if item.node.model is not None else None
         if item.missing and isinstance(config, ServiceModel) and config.prices is None:
-            unpriced.append((item.node.name, _count_requests(item)))
+            unpriced.append((item.node.name, item.model_calls))
     return unpriced
-
-
-def _count_requests(item: NodePlan) -> int:
-    """Return the number of a node's model calls that are requests to a service; encoding an image is not a request."""
-    encodings = item.images if STAGES[item.node.stage].looks_at_images() else 0
-    return max(0, item.model_calls - encodings)
 
 
 def _list_priced_nodes(plan: Plan) -> list[tuple[Node, Prices]]:

@@ -17,7 +17,7 @@ from plumbline.operators.stages.graph import GraphNode, make_node_name, make_nod
 from plumbline.operators.stages.stage import RowKind
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.cluster_config import ClusterConfig, PoolConfig
-from plumbline.pipelines.plans.stored_cells import find_stored, list_committed_cells
+from plumbline.pipelines.plans.stored_cells import find_stored_cells, list_committed_cells
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.store.cells import (
@@ -81,19 +81,26 @@ class NodePlan(NamedTuple):
     prompts or pairs.
     """
     model_calls: int
-    """Estimated number of model calls: images to encode, plus the calls for each metric's rows.
+    """Estimated number of answers, replies or comparisons by the node's model. Encoding an image for them is no call.
 
     The number of questions still to be written is estimated from the number of words in the prompts. 0 if the node has
     no model.
     """
     calls_of: Mapping[str, float] = MappingProxyType({})
-    """Number of model calls by metric: the calls for the metric's own rows, plus an equal share of the calls that serve
-    several metrics, such as encoding an image.
+    """Number of model calls and encoded images by metric: those for the metric's own rows, plus an equal share of those
+    that serve several metrics.
     """
+    encodings: int = 0
+    """Number of images, or pairs of images, that the model encodes."""
+
+    @property
+    def steps(self) -> int:
+        """Number of model calls and encodings, which progress counts."""
+        return self.model_calls + self.encodings
 
 
 class ShardCells:
-    """The cells of all prompt shards, all shards of pairs, or all image shards: one for each shard and recipe."""
+    """One cell per shard and recipe, for shards of one kind: prompts, images, or pairs of images."""
 
     def __init__(
         self, recipes: Sequence[Recipe], shards: Iterable[Shard], semantic: Callable[[Shard, Recipe], str]
@@ -150,7 +157,7 @@ class Plan:
 
     @property
     def kinds(self) -> tuple[ShardCells, ...]:
-        """The cells of each kind of shard, in the order of the data flow."""
+        """The cells of prompt shards, of shards of pairs and of image shards: the order in which they are computed."""
         return self.prompts, self.pairs, self.images
 
     def select_kind(self, kind: RowKind) -> ShardCells:
@@ -181,7 +188,7 @@ class Plan:
                 cells[recipe.stage] = self.prompts.select(recipe, self.prompts_of.get(cell.shard, (cell.shard,)))
         return cells
 
-    def work(self, shards: ShardCells) -> Iterator[Work]:
+    def iterate_work(self, shards: ShardCells) -> Iterator[Work]:
         """Yield each shard that has missing cells, together with these cells."""
         for shard, cells in shards.of_shard.items():
             left = tuple(self.make_cell(cell) for cell in cells if cell in self.missing)
@@ -208,7 +215,6 @@ class Plan:
 def _make_shard_cells(
     config: SweepConfig, sources: Sources, recipes: Sequence[Recipe], pairs_of: Mapping[Shard, Sequence[Shard]]
 ) -> tuple[ShardCells, ShardCells, ShardCells]:
-    """Return the cells over shards of prompts, pairs and images; `pairs_of` has the pair shards of each image shard."""
     over_prompts, over_pairs, over_images = (
         [recipe for recipe in recipes if STAGES[recipe.stage].row_kind == kind] for kind in get_args(RowKind)
     )
@@ -218,7 +224,7 @@ def _make_shard_cells(
         return to_canonical_json({"prompts": shard.prompts, "asked": questions.get(shard) if recipe.asks else None})
 
     def describe_images(shard: Shard, recipe: Recipe) -> str:
-        source, asked = shard.source(compares=recipe.compares), questions.get(shard) if recipe.asks else None
+        source, asked = shard.describe_source(compares=recipe.compares), questions.get(shard) if recipe.asks else None
         described: dict[str, object] = {"source": source, "prompts": shard.prompts, "limits": limits, "asked": asked}
         if recipe.pairs:
             described["pairs"] = sorted(describe_pairs(pair) for pair in pairs_of.get(shard, ()))
@@ -226,7 +232,7 @@ def _make_shard_cells(
 
     @cache
     def describe_pairs(shard: Shard) -> str:
-        return digest({"source": shard.source(), "prompts": shard.prompts, "limits": limits})
+        return digest({"source": shard.describe_source(), "prompts": shard.prompts, "limits": limits})
 
     prompts = ShardCells(over_prompts, sources.prompt_shards, describe_prompts)
     pairs = ShardCells(over_pairs, sources.pairs, lambda shard, recipe: to_canonical_json(describe_pairs(shard)))
@@ -259,11 +265,11 @@ def make_plan(
     ordered = sorted(unique.values(), key=lambda recipe: node_order.index(recipe.node))
     pairs_of = _group_pairs(sources.pairs)
     kinds = prompts, pairs, images = _make_shard_cells(config, sources, ordered, pairs_of)
-    of_recipes = [(recipe, kind.select(recipe, kind.of_shard)) for kind in kinds for recipe in kind.recipes]
+    cells_by_recipe = [(recipe, kind.select(recipe, kind.of_shard)) for kind in kinds for recipe in kind.recipes]
     # a run lists every comparison, which its scores only sum up
     needed = (*wanted, *PAIR_STAGES) if "scores" in wanted else wanted
     index = None if renew else cache(partial(list_committed_cells, store, config.benchmark.name, list(config.metrics)))
-    committed, others = find_stored(of_recipes, store, needed, index)
+    committed, others = find_stored_cells(cells_by_recipe, store, needed, index)
     plan = Plan(
         recipes=recipes,
         prompts=prompts,
@@ -285,7 +291,7 @@ def make_plan(
     return _plan_nodes(plan, nodes, missing, sources)
 
 
-def with_missing(plan: Plan, missing: Set[PlannedCell], sources: Sources) -> Plan:
+def replace_missing_cells(plan: Plan, missing: Set[PlannedCell], sources: Sources) -> Plan:
     """Return the plan with its missing cells replaced by `missing`."""
     return _plan_nodes(plan, [item.node for item in plan.nodes], missing, sources)
 
@@ -313,7 +319,6 @@ def resolve_nodes(config: SweepConfig, store: Store) -> list[Node]:
 
 
 def _make_recipes(config: SweepConfig, sources: Sources, nodes: Sequence[Node]) -> dict[str, dict[str, Recipe]]:
-    """Return the recipes by metric and stage."""
     pack = sources.packed.digest if sources.packed is not None and not sources.packed.by_prompt else ""
     skills = ""
     stages = [(STAGES[name], metric) for metric in config.metrics.values() for name in metric.chain]
@@ -365,7 +370,6 @@ def make_metric_recipes(
 
 
 def _group_pairs(pairs: Mapping[Shard, tuple[Shard, Shard]]) -> dict[Shard, tuple[Shard, ...]]:
-    """Return, for each shard of images, the shards of pairs that contain its images."""
     grouped: dict[Shard, list[Shard]] = {}
     for pair, images in pairs.items():
         for shard in images:
@@ -426,11 +430,13 @@ def _make_node_plan(node: Node, plan: Plan, missing: Set[PlannedCell], words: fl
             images += shard.rows
             rows_of[left] += shard.rows
     calls = _estimate_calls(node, plan, rows_of, words) if node.model is not None else {}
-    return NodePlan(node, n_cells, n_missing, images, model_calls=round(sum(calls.values())), calls_of=calls)
+    encodings = images if node.model is not None and STAGES[node.stage].looks_at_images() else 0
+    n_calls = round(sum(calls.values())) - encodings
+    return NodePlan(node, n_cells, n_missing, images, model_calls=n_calls, calls_of=calls, encodings=encodings)
 
 
 def _estimate_calls(node: Node, plan: Plan, rows_of: Mapping[tuple[str, ...], int], words: float) -> dict[str, float]:
-    """Estimate a node's model calls by metric; `rows_of` counts the rows for each combination of missing recipes."""
+    """Estimate NodePlan.calls_of; `rows_of` counts the rows for each combination of missing recipes."""
     stage = STAGES[node.stage]
     metrics_of: dict[str, list[str]] = {}
     for metric, recipes in plan.recipes.items():
@@ -441,7 +447,7 @@ def _estimate_calls(node: Node, plan: Plan, rows_of: Mapping[tuple[str, ...], in
         # an image is encoded once for all metrics
         encodings = bool(stage.looks_at_images() and stage.calls) / len(digests)
         for metrics in (metrics_of[each] for each in digests):
-            of_row = encodings + stage.calls_of_row(node.metrics[metrics[0]], words)
+            of_row = encodings + stage.estimate_calls_per_row(node.metrics[metrics[0]], words)
             for metric in metrics:
                 calls[metric] = calls.get(metric, 0.0) + rows * of_row / len(metrics)
     return calls

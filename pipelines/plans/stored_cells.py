@@ -16,25 +16,25 @@ from plumbline.pipelines.store.cells import PlannedCell, Recipe
 from plumbline.pipelines.store.runs import read_cell_states, read_newest_runs
 from plumbline.pipelines.store.store import Store, StoreError
 
-NamedCells = Mapping[str, Set[str]]
+ListedCells = Mapping[str, Set[str]]
 """Paths of the cells that a run lists as committed, by folder. A folder contains the cells of one recipe for one
 generator, or for a benchmark.
 """
 
 
-def find_stored(
-    of_recipes: Iterable[tuple[Recipe, Sequence[PlannedCell]]],
+def find_stored_cells(
+    cells_by_recipe: Iterable[tuple[Recipe, Sequence[PlannedCell]]],
     store: Store,
     wanted: Container[str],
-    named: Callable[[], NamedCells] | None,
+    list_index: Callable[[], ListedCells] | None,
 ) -> tuple[set[PlannedCell], dict[str, float]]:
     """Find which cells are committed, and which other files are in the recipes' folders.
 
     Args:
-        of_recipes: The recipes with their cells.
+        cells_by_recipe: The recipes with their cells.
         store: The store to search.
         wanted: Stages whose cells are needed. Cells of other stages may be left out if no missing cell reads them.
-        named: Function that returns the index; called only if a folder is large. If None, every folder is listed.
+        list_index: Function that returns the index; called only if a folder is large. If None, every folder is listed.
 
     Returns:
         The committed cells, and the modification times of paths that are not in the plan (0 for paths that are known
@@ -43,8 +43,8 @@ def find_stored(
     committed: set[PlannedCell] = set()
     others: dict[str, float] = {}
     lacking: set[str] = set()
-    for recipe, cells in sorted(of_recipes, key=lambda pair: pair[0].stage not in wanted):
-        stored = _list_folder(recipe, cells, store, None if recipe.stage in wanted else lacking, named)
+    for recipe, cells in sorted(cells_by_recipe, key=lambda pair: pair[0].stage not in wanted):
+        stored = _list_folder(recipe, cells, store, None if recipe.stage in wanted else lacking, list_index)
         missing = [cell for cell in cells if stored.pop(cell.path, None) is None]
         committed.update(set(cells).difference(missing))
         others.update(stored)
@@ -58,23 +58,23 @@ def _list_folder(
     cells: Sequence[PlannedCell],
     store: Store,
     lacking: Set[str] | None,
-    named: Callable[[], NamedCells] | None,
+    list_index: Callable[[], ListedCells] | None,
 ) -> dict[str, float]:
     """Return the files in a recipe's folder with their modification times.
 
     `lacking` contains the generators with missing cells that may read cells of this recipe. It is None if the cells of
     this recipe are themselves wanted.
     """
-    if named is None:
+    if list_index is None:
         return store.list_files(recipe.folder)
-    page = store.page(recipe.folder)
+    page = store.list_first_page(recipe.folder)
     if page.whole:
         return dict(page.written)
     of_group: defaultdict[str, list[str]] = defaultdict(list)
     for cell in cells:
         of_group[f"{recipe.folder}/{cell.shard.group}"].append(cell.path)
     stored: dict[str, float] = {}
-    known = {folder: paths for folder, paths in named().items() if folder.startswith(f"{recipe.folder}/")}
+    known = {folder: paths for folder, paths in list_index().items() if folder.startswith(f"{recipe.folder}/")}
     for folder in (*of_group, *(folder for folder in known if folder not in of_group)):
         paths = known.get(folder, frozenset())
         if lacking is None:
@@ -87,7 +87,7 @@ def _list_folder(
     return stored
 
 
-def list_committed_cells(store: Store, benchmark: str, metrics: Sequence[str]) -> NamedCells:
+def list_committed_cells(store: Store, benchmark: str, metrics: Sequence[str]) -> ListedCells:
     """Return the paths of the committed cells of a benchmark's newest run, preferably one with the same metrics.
 
     The result is empty if there is no run, or if its table of cells cannot be read.

@@ -90,7 +90,7 @@ class AnySweep(BoundsChecked):
         if not self.note.isprintable():
             raise ConfigError(f"note: expected one line of text, got {self.note!r}")
         if not self.metrics:
-            raise ConfigError("metrics: expected at least one, got none; for example metric=[vqascore]")
+            raise ConfigError("metrics: expected at least one, got none; name one, as in metric=[vqascore]")
         check_models(make_nodes(self.metrics), self.models)
         selections = {name: metric.pair_selection for name, metric in self.metrics.items() if metric.pair_selection}
         for key in PairSelection._fields:
@@ -122,8 +122,8 @@ class SweepConfig(AnySweep):
         active = [name for name, metric in self.metrics.items() if compares_actively(metric)]
         if self.adaptive is None and active:
             raise ConfigError(
-                f"metrics.{active[0]}.pairs: active is for sweeps that stop when the generators are told apart; set "
-                "adaptive=betting, or pairs=all"
+                f"metrics.{active[0]}.pairs: expected another value than active for a sweep of all prompts; set "
+                "adaptive=betting to stop early, or pairs=all"
             )
         if active and len(active) < len(self.metrics):
             other = next(name for name in self.metrics if name not in active)
@@ -134,7 +134,9 @@ class SweepConfig(AnySweep):
         if self.adaptive is None:
             return
         if type(self) is not SweepConfig:
-            raise ConfigError("adaptive: this job compares generators on all prompts; leave it out")
+            raise ConfigError(
+                "adaptive: this job compares generators on all prompts, so it cannot stop early; leave adaptive out"
+            )
         if self.retry_failed:
             raise ConfigError(
                 "adaptive: a sweep that stops early tries failed rows again anyway; set retry_failed=false"
@@ -165,8 +167,8 @@ def find_misfit(metric: Metric, benchmark: BenchmarkConfig) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EveryBenchmark(BoundsChecked):
-    """Configuration that applies to each benchmark of a suite."""
+class SharedBenchmarkConfig(BoundsChecked):
+    """Configuration shared by all benchmarks of a suite."""
 
     section: ClassVar[str] = "benchmark."
     limit: Positive | None = None
@@ -179,14 +181,14 @@ class SuiteConfig(AnySweep):
 
     benchmarks: Mapping[str, BenchmarkConfig]
     """Benchmarks, by the name of their file in conf/benchmark."""
-    benchmark: EveryBenchmark = field(default_factory=EveryBenchmark)
+    benchmark: SharedBenchmarkConfig = field(default_factory=SharedBenchmarkConfig)
     metrics_of: Mapping[str, tuple[str, ...] | None] = field(default_factory=dict)
     """Metrics that score each benchmark; null means all metrics that fit the benchmark."""
 
     def __post_init__(self) -> None:
         AnySweep.__post_init__(self)
         if not self.benchmarks:
-            raise ConfigError("benchmarks: expected at least one, got none; for example benchmarks=[genai_bench]")
+            raise ConfigError("benchmarks: expected at least one, got none; name one, as in benchmarks=[genai_bench]")
         of_one = {"adaptive": self.adaptive, "protocol": self.protocol, "image_model": self.image_model}
         for key, lacks in of_one.items():
             if lacks is not None:
@@ -208,7 +210,7 @@ class SuiteConfig(AnySweep):
                         f"metrics_of.{key}: expected metrics of the sweep, {known}, got {name!r}; {remedy}"
                     )
 
-    def sweep(self, key: str, metrics: Mapping[str, AnyMetric]) -> SweepConfig:
+    def make_sweep(self, key: str, metrics: Mapping[str, AnyMetric]) -> SweepConfig:
         """Return the sweep of one benchmark with these metrics, as if it were configured on its own."""
         benchmark = self.benchmarks[key]
         if benchmark.limit is None:
@@ -219,8 +221,6 @@ class SuiteConfig(AnySweep):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StatusConfig:
-    """Configuration of the status job: the store to report on."""
-
     store: str = "store"
     """Folder or cloud prefix of the store."""
     watch: bool = False
@@ -236,7 +236,7 @@ def read_config(values: Mapping[str, Any], schema: type[Config]) -> Config:
         return cast(Config, _get_adapter(cast(Hashable, schema)).validate_python(values, extra="forbid"))
     except ValidationError as error:
         kind = values.get("kind") if isinstance(values, Mapping) else None  # it may have come from a damaged file
-        raise ConfigError(_describe(error, kind, schema)) from error
+        raise ConfigError(_describe_validation_error(error, kind, schema)) from error
 
 
 def list_alternatives(schema: Any) -> tuple[Any, ...]:
@@ -272,7 +272,7 @@ def _find_infinite(values: Any, key: str = "") -> Iterator[tuple[str, float]]:
         yield key, values
 
 
-def _describe(error: ValidationError, kind: str | None, schema: Any) -> str:
+def _describe_validation_error(error: ValidationError, kind: str | None, schema: Any) -> str:
     """Describe the first error with its key: pydantic's path without the names of classes, which are not keys."""
     first = error.errors(include_url=False)[0]
     path = [str(part) for part in first["loc"]] or ["the whole"]
@@ -291,13 +291,13 @@ def _describe(error: ValidationError, kind: str | None, schema: Any) -> str:
     if first["type"].startswith("missing"):
         return f"config key {key!r} is required and not set"
     expected = first["msg"].replace("Input should be", "expected")
-    if (plain := EXPECTED_VALUES.get(first["type"].partition("_")[0])) is not None:
+    if (plain := EXPECTED_VALUE_DESCRIPTIONS.get(first["type"].partition("_")[0])) is not None:
         expected = f"expected {plain.format(**first.get('ctx', {}))}"
     found = "" if path[0] == "storage" else f", got {first['input']!r}"  # secrets are never printed
     return f"config key {key!r}: {expected}{found}"
 
 
-EXPECTED_VALUES = {
+EXPECTED_VALUE_DESCRIPTIONS = {
     "bool": "true or false",
     "float": "a number",
     "int": "a whole number",

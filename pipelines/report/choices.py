@@ -1,13 +1,13 @@
-"""Reads a run's comparisons of two images and makes their section of the report."""
+"""Reads a run's comparisons of two images."""
 
-from plumbline.operators.report.choices import make_choices_section
-from plumbline.operators.report.page import ReportSection
-from plumbline.operators.results.choices import READ_COLUMNS
+from collections.abc import Mapping
+
+from plumbline.operators.results.choices import READ_COLUMNS, ChoiceResults, Refusal, compare_each_metric
 from plumbline.operators.results.summary import Skills
 from plumbline.pipelines.store.store import Store
 
 
-def read_choices_section(store: Store, run_id: str, skills: Skills) -> ReportSection | None:
-    """Return the section about pairwise judges' choices between two images; None if the run has no such choices."""
+def read_choice_results(store: Store, run_id: str, skills: Skills) -> Mapping[str, ChoiceResults | Refusal]:
+    """Return the results of each pairwise judge of a run, by metric; nothing if the run has no comparisons."""
     path = f"runs/{run_id}/comparisons.parquet"
-    return make_choices_section(store.read_table(path, list(READ_COLUMNS)), skills) if store.exists(path) else None
+    return compare_each_metric(store.read_table(path, list(READ_COLUMNS)), skills) if store.exists(path) else {}

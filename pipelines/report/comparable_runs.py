@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.base.sentences import names
+from plumbline.operators.base.sentences import format_names
 from plumbline.operators.report.changes import list_comparable_metrics
 from plumbline.operators.results.bridge import Bridge
 from plumbline.operators.results.summary import describe_part
@@ -40,7 +40,7 @@ def read_bridges(store: Store, benchmark: Any) -> list[Bridge]:
         try:
             bridge = read_config(content, Bridge)
         except ConfigError as error:
-            LOG.warning("%s: not read (%s)", store.place / path, error)
+            LOG.warning("%s cannot be read and is ignored: %s", store.place / path, error)
             continue
         if bridge.benchmark == benchmark:
             bridges.append(bridge)
@@ -48,7 +48,7 @@ def read_bridges(store: Store, benchmark: Any) -> list[Bridge]:
 
 
 def find_obstacle(before: Mapping[str, Any] | None, after: Mapping[str, Any], bridges: Sequence[Bridge] = ()) -> str:
-    """Return why two runs cannot be compared; empty if they can be, either directly or through a bridge."""
+    """Return the reason why two runs cannot be compared; empty if they can be, directly or through a bridge."""
     if before is None:
         return "its manifest is damaged"
     if before.get("benchmark") != after.get("benchmark"):
@@ -61,7 +61,7 @@ def find_obstacle(before: Mapping[str, Any] | None, after: Mapping[str, Any], br
     if not set(before.get("generators", ())) & set(after.get("generators", ())):
         return "the two runs share no generator"
     if not list_comparable_metrics(before, after, bridges):
-        return f"the settings or models of {names(list(after.get('metrics', ())))} differ"
+        return f"the settings or models of {format_names(list(after.get('metrics', ())))} differ"
     return ""
 
 

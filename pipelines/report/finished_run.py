@@ -24,7 +24,7 @@ from plumbline.operators.results.metric_recipes import list_unranked_metrics
 from plumbline.operators.results.percentile_ranks import UsualScores, select_largest_sketches
 from plumbline.operators.statistics.bootstrap import Interval
 from plumbline.operators.statistics.options import Adaptive
-from plumbline.pipelines.base.storage import first_line, is_storage_error
+from plumbline.pipelines.base.storage import get_first_line, is_storage_error
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.sources.adaptive_rounds import split_rounds
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
@@ -38,7 +38,7 @@ from plumbline.pipelines.store.cells import Shard
 from plumbline.pipelines.store.runs import N_READERS, read_newest_first
 from plumbline.pipelines.store.store import Store
 
-FRAME_FILES = {"graphs": "graphs", "graph_images": "graph_images", "ratings": "mean_ratings"}
+AGREEMENT_FILES = {"graphs": "graphs", "graph_images": "graph_images", "ratings": "mean_ratings"}
 """File names of the optional tables of a judged run, by the field of Agreement that contains them."""
 MAX_RUNS = 120
 """Maximum number of runs, newest first, whose score distributions are read for a report."""
@@ -67,7 +67,7 @@ def find_originals(
     except Exception as error:
         if not isinstance(error, PlumblineError) and not is_storage_error(error):
             raise
-        return None, first_line(error)
+        return None, get_first_line(error)
 
 
 def _open_originals(manifest: Mapping[str, Any], store: Store, sources: Sources | None) -> Originals:
@@ -133,7 +133,7 @@ def read_agreement(store: Store, run_id: str) -> Agreement | None:
         orders=[Order(**row) for row in read_rows("orders")],
         **{
             name: store.read_table(f"{folder}/{file}.parquet").to_pandas()
-            for name, file in FRAME_FILES.items()
+            for name, file in AGREEMENT_FILES.items()
             if store.exists(f"{folder}/{file}.parquet")
         },
     )
@@ -142,8 +142,8 @@ def read_agreement(store: Store, run_id: str) -> Agreement | None:
 def read_usual_scores(store: Store, run_id: str, manifest: Mapping[str, Any]) -> UsualScores:
     """Read the score distributions of a run and of other runs of its benchmark, for metrics with equal recipes.
 
-    Other runs are those among the MAX_RUNS newest. Each generator has its largest distribution on each metric. Metrics
-    that do not rank images are omitted.
+    Other runs are those among the MAX_RUNS newest. For each generator and metric, only the largest distribution is
+    returned. Metrics that do not rank images are omitted.
 
     Runs whose stored distributions are missing or damaged are left out, and the result contains the number of these
     runs.

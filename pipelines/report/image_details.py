@@ -13,17 +13,17 @@ import pyarrow as pa
 
 from plumbline.operators.base.errors import PlumblineError, RowError
 from plumbline.operators.images.decoding import ImageLimits
-from plumbline.operators.images.rows import SOURCE_COLUMNS, FetchUri, identify
+from plumbline.operators.images.rows import SOURCE_COLUMNS, FetchUri, read_image_row
 from plumbline.operators.report.gallery import EMPTY_IMAGE_DETAIL, ImageDetail, Thumbnail, make_thumbnails
 from plumbline.operators.report.marked_words import shorten
 from plumbline.operators.report.page import GatheredRun
 from plumbline.operators.report.picked_images import ImageKey, Pick
 from plumbline.pipelines.base.parquet_reader import ParquetReader
-from plumbline.pipelines.base.storage import first_line, is_storage_error
+from plumbline.pipelines.base.storage import get_first_line, is_storage_error
 from plumbline.pipelines.report.finished_run import Originals
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
 from plumbline.pipelines.sources.edit_columns import append_edit_columns
-from plumbline.pipelines.sources.shards import map_column_names
+from plumbline.pipelines.sources.shards import map_file_columns
 from plumbline.pipelines.store.cells import Shard
 from plumbline.pipelines.store.runs import ScoresCell, list_scores_cells
 from plumbline.pipelines.store.store import Store
@@ -191,7 +191,10 @@ def show_images(
 def show_row(
     image: LocatedImage, originals: Originals, make: MakeImage[Made], edit: Mapping[str, Any] = MappingProxyType({})
 ) -> Made | RowError:
-    """Return the result of `make` for an image, or the reason why it cannot be shown; `edit` has the edit's sources."""
+    """Return the result of `make` for an image, or the reason why the image cannot be shown.
+
+    If the image is an edit, `edit` contains its source image, mask and captions.
+    """
     return _show_images_of_file([image], originals, make, {image.prompt_id: edit})[image.key]
 
 
@@ -218,7 +221,7 @@ def _show_images_of_file(
         for record in read_rows(rows[left[0]][0], [rows[image][1] for image in left]) if left else ():
             image = left[0]
             known = {**(record or {}), "prompt_id": image.prompt_id}
-            if record is None or identify(known, image.key.generator).image_id != image.key.image_id:
+            if record is None or read_image_row(known, image.key.generator).image_id != image.key.image_id:
                 message = "the row has another image now; the file has changed since the run"
                 shown[image.key] = RowError("missing_image", message)
             else:
@@ -228,7 +231,7 @@ def _show_images_of_file(
     except Exception as error:
         if not _is_unreadable(error):
             raise
-        shown[left[0].key] = RowError("unreadable_uri", f"{rows[left[0]][0].url}: {first_line(error)}")
+        shown[left[0].key] = RowError("unreadable_uri", f"{rows[left[0]][0].url}: {get_first_line(error)}")
         for image in left[1:]:
             shown |= _show_images_of_file([image], originals, make, edits)
     return shown
@@ -242,7 +245,7 @@ def read_rows(shard: Shard, rows: Sequence[int]) -> Iterator[dict[str, Any] | No
     """Yield rows of a shard's file in ascending order, with our column names; None for rows beyond the end."""
     with shard.place.open(size=shard.size, cache_type="none") as stream:
         file = ParquetReader(stream, shard.size)
-        own = map_column_names(shard, (*IMAGE_COLUMNS, *SOURCE_COLUMNS))
+        own = map_file_columns(shard, (*IMAGE_COLUMNS, *SOURCE_COLUMNS))
         names = {ours: name for ours, name in own.items() if name in file.names}
         sizes = [file.footer.row_group(group).num_rows for group in range(file.footer.num_row_groups)]
         ends = list(accumulate(sizes))

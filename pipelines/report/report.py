@@ -13,16 +13,18 @@ from plumbline.operators.base.ordered_maps import OrderedMap
 from plumbline.operators.images.generation_settings import COMPARE, Choice, read_all_settings
 from plumbline.operators.metrics.table import read_lower_is_better
 from plumbline.operators.report.changes import compare_runs
+from plumbline.operators.report.choices import make_choices_section
 from plumbline.operators.report.metric_figures import MetricInputs, measure_metrics
 from plumbline.operators.report.page import GatheredRun, Page, ReportSection, build_page
 from plumbline.operators.report.picked_images import compute_gallery_quotas, pick_contradicted, pick_images
 from plumbline.operators.report.rendering import render, to_csv, to_latex, to_markdown
+from plumbline.operators.results.choices import ChoiceResults, decide_scored_duels
 from plumbline.operators.results.summary import Skills
-from plumbline.operators.rewards.combination import AnyReward, Combination
+from plumbline.operators.rewards.combination import AnyReward, RewardConfig
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.metaeval.protocols import ProtocolConfig
-from plumbline.pipelines.report.choices import read_choices_section
+from plumbline.pipelines.report.choices import read_choice_results
 from plumbline.pipelines.report.comparable_runs import find_compared_run, read_bridges
 from plumbline.pipelines.report.finished_run import (
     Originals,
@@ -48,8 +50,8 @@ from plumbline.pipelines.store.store import Store
 
 MAX_IMAGES = 96
 LOCAL_CLUSTER = ClusterConfig(executor="here")
-NO_RUN = "none"
-"""Value of `compare` that writes a report without a comparison."""
+NO_COMPARISON = "none"
+"""Value of the option `compare` for a report without a comparison."""
 MAX_CONTRADICTED_IMAGES = 24
 """Maximum number of images shown because their scores contradict people."""
 SECTIONS = Extensions[Callable[[Store, str], ReportSection | None]]("report_sections", {})
@@ -58,8 +60,6 @@ SECTIONS = Extensions[Callable[[Store, str], ReportSection | None]]("report_sect
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReportConfig:
-    """Configuration of a run's report."""
-
     store: str = "store"
     """Folder or cloud prefix of the store."""
     run: str = "latest"
@@ -101,7 +101,7 @@ class ReportConfig:
             )
         if not 0 <= self.images <= MAX_IMAGES:
             raise ConfigError(f"images: expected 0 to {MAX_IMAGES}, got {self.images}")
-        if self.reward is not None and self.compare in (None, NO_RUN):
+        if self.reward is not None and self.compare in (None, NO_COMPARISON):
             raise ConfigError(
                 f"reward: {self.reward.name!r} needs an earlier run to compare with; set compare=previous"
             )
@@ -117,7 +117,7 @@ class WrittenReport(NamedTuple):
 
 
 class EarlierRun(NamedTuple):
-    """The earlier run that a run is compared with."""
+    """The earlier run that a report compares with, if there is one and it can be read."""
 
     run_id: str | None = None
     run: GatheredRun | None = None
@@ -130,7 +130,7 @@ def write_report(
     run: str = "latest",
     *,
     compare: str | None = None,
-    reward: Combination | None = None,
+    reward: RewardConfig | None = None,
     baseline: str | None = None,
     images: int = MAX_IMAGES,
     bradley_terry: bool = False,
@@ -153,7 +153,7 @@ def write_report(
     with open_tasks(cluster, store, rows=rows) as tasks:
         opened, originals = open_run(store, run_id, sources, tasks.map)
         before = _find_earlier(store, opened, compare, tasks.map)
-        _check_names(opened, reward, baseline)
+        _check_reward_and_baseline(opened, reward, baseline)
         page = _make_page(
             store,
             opened,
@@ -185,9 +185,8 @@ def write_report(
     return WrittenReport(page, f"{store.place.url}/runs/{run_id}/report.html", size)
 
 
-def _check_names(run: GatheredRun, reward: Combination | None, baseline: str | None) -> None:
-    """Raise ConfigError if a metric of the reward, or the baseline generator, is not in the run."""
-    metrics, generators = run.ranking(), run.scores.generators
+def _check_reward_and_baseline(run: GatheredRun, reward: RewardConfig | None, baseline: str | None) -> None:
+    metrics, generators = run.list_ranking_metrics(), run.scores.generators
     for name in () if reward is None else reward.weights:
         if name not in metrics:
             known = " or ".join(metrics) or "but none of its metrics ranks images"
@@ -203,23 +202,34 @@ def _make_page(
     before: GatheredRun | None,
     images: int,
     *,
-    reward: Combination | None,
+    reward: RewardConfig | None,
     rated: bool,
     baseline: str,
     settings: Choice,
     each: OrderedMap,
 ) -> Page:
-    lower_is_better, ranking, shown = read_lower_is_better(run.manifest), run.ranking(), run.gallery_metrics()
+    lower_is_better, ranking, shown = (
+        read_lower_is_better(run.manifest),
+        run.list_ranking_metrics(),
+        run.list_gallery_metrics(),
+    )
     quotas = compute_gallery_quotas(run.scores, shown, images, ranking=bool(ranking))
     known = read_all_settings(run.manifest, settings)
-    inputs = MetricInputs(run.scores, run.skills, quotas, run.unranked(), lower_is_better, baseline, rated, known)
+    chosen = {
+        metric: decide_scored_duels(results, baseline, known)
+        for metric, results in run.choices.items()
+        if metric in ranking and isinstance(results, ChoiceResults)
+    }
+    inputs = MetricInputs(
+        run.scores, run.skills, quotas, run.find_unranked_metrics(), lower_is_better, baseline, rated, known, chosen
+    )
     figures = measure_metrics(inputs, each)
     seen = {metric: figures[metric].seen for metric in shown if metric in figures}
     picks = pick_images(run.scores, seen, quotas, images, lower_is_better, each)
     if run.agreement is not None:
         contradicted = run.agreement.contradicted[: min(images, MAX_CONTRADICTED_IMAGES)]
         picks = picks._replace(contradicted=pick_contradicted(contradicted, run.scores, ranking, lower_is_better, each))
-    every = picks.every()
+    every = picks.list_all()
     details = read_details(every, run, store, originals)
     if originals is not None:
         ids = pa.array([pick.prompt_id for pick in every], pa.string())
@@ -238,26 +248,26 @@ def _find_earlier(store: Store, run: GatheredRun, compare: str | None, each: Ord
 
     The result has no run if the comparison is switched off, or if neither names a run.
     """
-    if compare == NO_RUN:
+    if compare == NO_COMPARISON:
         return EarlierRun()
     if compare is not None:
-        earlier = _read_compared(store, run, compare, each)
+        earlier = _read_compared_run(store, run, compare, each)
         return EarlierRun(earlier.run_id, earlier)
     record = read_report_record(store, run.run_id)
     if record is None or record.compared_with is None:
         return EarlierRun()
     last = record.compared_with
     try:
-        return EarlierRun(last, _read_compared(store, run, last, each))
+        return EarlierRun(last, _read_compared_run(store, run, last, each))
     except PlumblineError as error:
         warning = f"The changes since run {last} can no longer be shown: {error}; compare=none accepts that."
         return EarlierRun(last, warning=warning)
 
 
-def _read_compared(store: Store, run: GatheredRun, compare: str, each: OrderedMap) -> GatheredRun:
+def _read_compared_run(store: Store, run: GatheredRun, compare: str, each: OrderedMap) -> GatheredRun:
     bridges = read_bridges(store, run.manifest.get("benchmark"))
     run_id = find_compared_run(store, run.run_id, run.manifest, compare, bridges=bridges)
-    return _gather(store, run_id, read_manifest(store, run_id), Skills(()), each)
+    return _gather_run(store, run_id, read_manifest(store, run_id), Skills(()), each)
 
 
 def open_run(
@@ -267,14 +277,17 @@ def open_run(
     manifest = read_manifest(store, run_id)
     originals, unreadable = find_originals(manifest, store, sources)
     skills = Skills(()) if originals is None else collect_skills(originals.prompts)
-    run = _gather(store, run_id, manifest, skills, each)
+    run = _gather_run(store, run_id, manifest, skills, each)
     usual = read_usual_scores(store, run_id, manifest)
-    every = [read_choices_section(store, run_id, skills), *(SECTIONS[name](store, run_id) for name in sorted(SECTIONS))]
+    choices = read_choice_results(store, run_id, skills)
+    every = [make_choices_section(choices), *(SECTIONS[name](store, run_id) for name in sorted(SECTIONS))]
     sections = [section for section in every if section is not None]
-    return replace(run, usual=usual, sections=sections, unreadable=unreadable), originals
+    return replace(run, usual=usual, sections=sections, unreadable=unreadable, choices=choices), originals
 
 
-def _gather(store: Store, run_id: str, manifest: Mapping[str, Any], skills: Skills, each: OrderedMap) -> GatheredRun:
+def _gather_run(
+    store: Store, run_id: str, manifest: Mapping[str, Any], skills: Skills, each: OrderedMap
+) -> GatheredRun:
     """Read a run, except for the texts of its prompts."""
     folder = f"runs/{run_id}"
     return GatheredRun(

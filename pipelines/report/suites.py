@@ -26,7 +26,7 @@ def write_suite(
     left_out: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> tuple[Suite, SuitePage]:
-    """Write the page of a suite, with summary.csv and summary.md in the same folder; return the suite and its page.
+    """Write a suite's page, summary.csv, summary.md and finally suite.json; return the suite and its page.
 
     `runs` contains the run id of each benchmark. Raises PlumblineError if a run cannot be read.
     """
@@ -47,7 +47,6 @@ def write_suite(
 
 
 def _read_suite_run(store: Store, run_id: str, choice: Choice) -> SuiteRun:
-    """Read a run, and compare all of its generators over all prompts."""
     manifest, scores = read_manifest(store, run_id), read_run_scores(store, run_id)
     lower_is_better, unranked = read_lower_is_better(manifest), list_unranked_metrics(manifest)
     settings = read_all_settings(manifest, choice)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from plumbline.operators.base.bounds import BoundsChecked, Positive
 from plumbline.operators.base.errors import ConfigError, PlumblineError
-from plumbline.operators.base.sentences import plural
+from plumbline.operators.base.sentences import format_quantity
 from plumbline.operators.images.generation_settings import COMPARE, Choice
 from plumbline.operators.report.rendering import render_trends
 from plumbline.operators.report.trends import TrendRun, Trends, build_trends, to_frame
@@ -29,8 +29,6 @@ UNSAFE_CHARACTER_PATTERN = re.compile(r"[^A-Za-z0-9_.-]")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrendsConfig(BoundsChecked):
-    """Configuration of the trends page."""
-
     store: str = "store"
     """Folder or cloud prefix of the store."""
     benchmark: str | None = None
@@ -102,7 +100,7 @@ def make_trends(
         raise ConfigError(problems[-1])
     warnings += [f"A run cannot be read: {problem}." for problem in problems[:MAX_LISTED_PROBLEMS]]
     if len(problems) > MAX_LISTED_PROBLEMS:
-        warnings.append(f"{plural(len(problems), 'run')} cannot be read (plumbline status).")
+        warnings.append(f"{format_quantity(len(problems), 'run')} cannot be read (plumbline status).")
     means = to_frame(whole, settings)
     page = build_trends(
         whole[-runs:],
@@ -123,7 +121,6 @@ RUN_EXCLUSIONS = (
 
 
 def _choose_runs(listed: Sequence[Run], benchmark: str | None) -> tuple[list[Run], list[str]]:
-    """Return the runs of a benchmark to draw, oldest first, and notes on the runs that are left out."""
     manifests = {run.run_id: run.manifest for run in listed if run.manifest is not None}
     if benchmark is None and manifests:
         benchmark = str([*manifests.values()][-1].get("benchmark"))
@@ -137,13 +134,14 @@ def _choose_runs(listed: Sequence[Run], benchmark: str | None) -> tuple[list[Run
     for is_excluded, reason in RUN_EXCLUSIONS:
         others = [run for run in chosen if not is_excluded(manifests[run.run_id])]
         if left := len(chosen) - len(others):
-            notes.append(f"{plural(left, 'run')} {'left out' if others else 'shown, as there is no other'}: {reason}.")
+            notes.append(
+                f"{format_quantity(left, 'run')} {'left out' if others else 'shown, as there is no other'}: {reason}."
+            )
         chosen = others or chosen
     return chosen, notes
 
 
 def _read_run(store: Store, run: Run) -> TrendRun | str:
-    """Read a run with its summary, or return the problem if it cannot be read."""
     path = f"runs/{run.run_id}/summary.parquet"
     try:
         read = TrendRun(run.run_id, run.manifest or {}, store.read_table(path))

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.base.sentences import names
-from plumbline.operators.rewards.combination import REWARD_NAME, Reward, Scale, Unit, compute_scales
+from plumbline.operators.base.sentences import format_names
+from plumbline.operators.rewards.combination import REWARD_NAME, Reward, Unit, UnitScale, compute_scales
 from plumbline.operators.rewards.values import Floats
 from plumbline.pipelines.store.runs import find_run
 from plumbline.pipelines.store.store import Store
@@ -20,20 +20,23 @@ MIN_PROMPTS = 20
 READ_COLUMNS = ["image_id", "prompt_id", "generator", "metric", "score"]
 
 
-class Baseline(NamedTuple):
+class BaselineScores(NamedTuple):
     """The scores of the images in a run that every metric scored."""
 
     run_id: str
     images: pd.DataFrame
     """A row per image, indexed by prompt_id, generator and image_id, with a column of scores for each metric."""
 
-    def compute_scales(self, unit: Unit) -> dict[str, Scale]:
-        """Return the scale of each metric in a given unit; raise ConfigError if all scores of a metric are equal."""
+    def compute_scales(self, unit: Unit) -> dict[str, UnitScale]:
+        """Return the scale that converts scores to a unit, by metric; empty for the unit `score`.
+
+        Raises ConfigError if all scores of a metric are equal.
+        """
         prompts = self.images.index.get_level_values("prompt_id").factorize()[0].astype(np.int32)
         scores = {str(name): np.asarray(column, np.float64) for name, column in self.images.items()}
         return compute_scales(scores, prompts, unit, f"baseline {self.run_id}")
 
-    def add_reward(self, reward: Reward | None) -> "Baseline":
+    def add_reward(self, reward: Reward | None) -> "BaselineScores":
         """Return the scores with a column of the combined reward, or unchanged if `reward` is None."""
         if reward is None:
             return self
@@ -58,7 +61,7 @@ class Baseline(NamedTuple):
         return np.asarray(means.to_numpy(), np.float64)
 
 
-def read_baseline(store: Store, run: str, generator: str | None, recipes: Mapping[str, str]) -> Baseline:
+def read_baseline(store: Store, run: str, generator: str | None, recipes: Mapping[str, str]) -> BaselineScores:
     """Read the scores of the images by one generator, or by all generators if `generator` is None.
 
     `recipes` has the digest of each metric's recipe, or its first eight characters. Images that lack a score of any
@@ -80,21 +83,21 @@ def read_baseline(store: Store, run: str, generator: str | None, recipes: Mappin
             )
         scores = scores[scores.generator == generator]
     known = scores[scores.score.notna()].set_index(["prompt_id", "generator", "image_id", "metric"])
-    return Baseline(run_id, known.score.unstack().reindex(columns=list(recipes)).dropna())
+    return BaselineScores(run_id, known.score.unstack().reindex(columns=list(recipes)).dropna())
 
 
 def _require_recipes(store: Store, run_id: str, metrics: set[str], recipes: Mapping[str, str]) -> None:
-    """Raise ConfigError if the run lacks a metric or computed it with a different recipe."""
     absent = [name for name in recipes if name not in metrics]
     if absent:
         raise ConfigError(
-            f"baseline: run {run_id} has no scores for {names(absent)}; add these metrics to it with plumbline sweep"
+            f"baseline: run {run_id} has no scores for {format_names(absent)}; add these metrics to it with "
+            f"plumbline sweep"
         )
     paths = store.read_table(f"runs/{run_id}/cells.parquet", ["path"]).column("path").to_pylist()
     folders = {path.rsplit("/", 2)[0] for path in paths}
     changed = [name for name, digest in recipes.items() if f"scores/{digest[:8]}" not in folders]
     if changed:
         raise ConfigError(
-            f"baseline: {names(changed)} is not the same metric in run {run_id} and here, so its scores are not "
+            f"baseline: {format_names(changed)} is not the same metric in run {run_id} and here, so its scores are not "
             "compared; use the same options and models for both"
         )

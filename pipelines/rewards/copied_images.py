@@ -13,15 +13,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plumbline.operators.base.errors import PlumblineError, RowError
-from plumbline.operators.images.preparing import FETCH_THREADS
+from plumbline.operators.images.preparing import N_FETCH_THREADS
 from plumbline.operators.images.rows import (
     SOURCE_COLUMNS,
     ImageRow,
     digest_images,
-    identify,
     is_embedded,
     list_image_records,
     name_edit_error,
+    read_image_row,
     read_row_images,
     read_sources,
 )
@@ -29,7 +29,7 @@ from plumbline.pipelines.base.parquet_reader import ParquetReader
 from plumbline.pipelines.rewards.scored_images import SOURCES_CHANGED_MESSAGE, ScoredRun, ScoredShard, read_digests
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
 from plumbline.pipelines.sources.edit_columns import append_edit_columns
-from plumbline.pipelines.sources.shards import map_column_names, open_shard
+from plumbline.pipelines.sources.shards import map_file_columns, open_shard
 from plumbline.pipelines.store.store import Store
 
 SEVERAL_IMAGES_KIND = "several_images"
@@ -42,7 +42,7 @@ class CopiedImage(NamedTuple):
 
     content: bytes
     uri: str
-    """Address of the image in the run's sources; empty if it has none."""
+    """Address of the image in the run's sources; empty if the sources give no address."""
     verified: bool
     """True if the image has the digest of the scored image; False if it is only known to have the ids of the scored
     image.
@@ -76,7 +76,7 @@ class ImageCopier:
     def __exit__(self, *error: object) -> None:
         self._folder.cleanup()
 
-    def expect(self, shards: Iterable[Collection[int]]) -> None:
+    def register_shards(self, shards: Iterable[Collection[int]]) -> None:
         """Register which images each future shard will read."""
         self._uses = Counter(image for images in shards for image in images)
 
@@ -84,7 +84,7 @@ class ImageCopier:
         """Return each image, or an error if it cannot be read, by the index of the image."""
         self._uses.subtract(images)
         found: dict[int, CopiedImage | RowError] = {
-            image: self._read_kept(image) for image in images if image in self._kept
+            image: self._read_from_disk(image) for image in images if image in self._kept
         }
         by_shard: dict[int, list[int]] = {}
         for image in sorted(set(images) - found.keys()):
@@ -93,10 +93,10 @@ class ImageCopier:
             found |= self._read_shard(self._numbers[first], numbers)
         return found
 
-    def _read_kept(self, image: int) -> CopiedImage:
+    def _read_from_disk(self, image: int) -> CopiedImage:
         """Read an image stored on disk; delete its files after the last use."""
         kept = self._kept[image]
-        paths = [self._path(image, part) for part in range(len(kept.sources) + 1)]
+        paths = [self._make_cache_path(image, part) for part in range(len(kept.sources) + 1)]
         content, *sources = (path.read_bytes() for path in paths)
         if self._uses[image] <= 0:
             del self._kept[image]
@@ -104,13 +104,13 @@ class ImageCopier:
                 path.unlink()
         return kept._replace(content=content, sources=sources)
 
-    def _keep(self, image: int, copied: CopiedImage | RowError) -> None:
+    def _store_on_disk(self, image: int, copied: CopiedImage | RowError) -> None:
         if isinstance(copied, CopiedImage):
             for part, content in enumerate((copied.content, *copied.sources)):
-                self._path(image, part).write_bytes(content)
+                self._make_cache_path(image, part).write_bytes(content)
             self._kept[image] = copied._replace(content=b"", sources=[b""] * len(copied.sources))
 
-    def _path(self, image: int, part: int) -> Path:
+    def _make_cache_path(self, image: int, part: int) -> Path:
         return Path(self._folder.name) / f"{image}-{part}"
 
     def _read_shard(self, number: int, images: Sequence[int]) -> dict[int, CopiedImage | RowError]:
@@ -126,15 +126,15 @@ class ImageCopier:
                 image = scored.first + row
                 record = sources.get(int(self.run.prompts[image]), {}) | record
                 if self._uses[image] > 0 and is_embedded(record):
-                    self._keep(image, self._copy(image, record, number))
+                    self._store_on_disk(image, self._copy_image(image, record, number))
                 if image in images:
                     records[image] = record
         except PlumblineError as error:
             return dict.fromkeys(images, RowError("broken_file", str(error)))
         if all(map(is_embedded, records.values())):
-            return {image: self._copy(image, records.get(image), number) for image in images}
-        with ThreadPoolExecutor(FETCH_THREADS) as pool:
-            copied = pool.map(lambda image: self._copy(image, records.get(image), number), images)
+            return {image: self._copy_image(image, records.get(image), number) for image in images}
+        with ThreadPoolExecutor(N_FETCH_THREADS) as pool:
+            copied = pool.map(lambda image: self._copy_image(image, records.get(image), number), images)
             return dict(zip(images, copied, strict=True))
 
     def _read_sources(self, scored: ScoredShard, images: Collection[int]) -> dict[int, dict[str, Any]]:
@@ -161,7 +161,7 @@ class ImageCopier:
             self._footers[shard.url] = file.footer
             while len(self._footers) > MAX_CACHED_FOOTERS:
                 del self._footers[next(iter(self._footers))]
-            names = map_column_names(shard, (*IMAGE_COLUMNS, *SOURCE_COLUMNS) if self.edited else IMAGE_COLUMNS)
+            names = map_file_columns(shard, (*IMAGE_COLUMNS, *SOURCE_COLUMNS) if self.edited else IMAGE_COLUMNS)
             present = {ours: name for ours, name in names.items() if name in file.names}
             file_rows = shard.picked or range(shard.rows)
             first = 0
@@ -178,14 +178,14 @@ class ImageCopier:
                         yield row, {ours: record[name] for ours, name in present.items()}
                 first = end
 
-    def _copy(self, image: int, record: Mapping[str, Any] | None, number: int) -> CopiedImage | RowError:
+    def _copy_image(self, image: int, record: Mapping[str, Any] | None, number: int) -> CopiedImage | RowError:
         """Return the image in a record, or an error if it is not the image that was scored."""
         scored, digests = self.run.shards[number], self._digests(number)
         generator = scored.shard.group
         scored_digest = str(digests[image - scored.first]) if digests is not None else ""
         image_id, prompt = self.run.get_image_id(image), int(self.run.prompts[image])
         prompt_id = self.run.sources.prompts.column("prompt_id")[prompt].as_py()
-        if record is None or identify({**record, "prompt_id": prompt_id}, generator).image_id != image_id:
+        if record is None or read_image_row({**record, "prompt_id": prompt_id}, generator).image_id != image_id:
             return RowError(
                 "missing_image", f"{generator}/{image_id} is no longer at the same position: {SOURCES_CHANGED_MESSAGE}"
             )

@@ -22,12 +22,12 @@ from plumbline.operators.rewards.formats.format import Format, Sample, ScoredIma
 from plumbline.operators.rewards.selection import HELD_OUT, Example
 from plumbline.operators.rewards.values import Floats
 from plumbline.pipelines.rewards.copied_images import SEVERAL_IMAGES_KIND, CopiedImage, ImageCopier
-from plumbline.pipelines.rewards.output import ExportedShardRecord, Output
+from plumbline.pipelines.rewards.output import ExportedShardRecord, ExportOutput
 from plumbline.pipelines.rewards.scored_images import ScoredRun, read_elements
 from plumbline.pipelines.store.store import Store
 
 IDENTICAL_IMAGES, NOT_REPRESENTABLE, DIFFERENT_SOURCES = "identical_images", "not_representable", "different_sources"
-HARMLESS_REASONS = (IDENTICAL_IMAGES, NOT_REPRESENTABLE, DIFFERENT_SOURCES, SEVERAL_IMAGES_KIND)
+REASONS_NOT_COUNTED_AS_FAILED = (IDENTICAL_IMAGES, NOT_REPRESENTABLE, DIFFERENT_SOURCES, SEVERAL_IMAGES_KIND)
 """Reasons for leaving out an example without counting it as a failure, such as identical images."""
 MAX_LISTED_MESSAGES = 5
 MAX_CACHED_SHARDS = 64
@@ -58,7 +58,7 @@ class Rewards:
 
 
 class BuiltShard(NamedTuple):
-    """A shard in memory."""
+    """An exported shard in memory, before it is written."""
 
     record: ExportedShardRecord
     files: Mapping[str, bytes]
@@ -69,7 +69,7 @@ class BuiltShard(NamedTuple):
     @property
     def failed(self) -> int:
         """Number of examples left out because of faulty sources."""
-        return sum(count for kind, count in self.record.left_out.items() if kind not in HARMLESS_REASONS)
+        return sum(count for kind, count in self.record.left_out.items() if kind not in REASONS_NOT_COUNTED_AS_FAILED)
 
 
 class ShardBuilder:
@@ -79,7 +79,7 @@ class ShardBuilder:
         self,
         run: ScoredRun,
         store: Store,
-        output: Output,
+        output: ExportOutput,
         form: Format,
         rewards: Rewards,
         copier: ImageCopier,
@@ -90,16 +90,16 @@ class ShardBuilder:
         self.copier, self.scorer, self.ended = copier, scorer, ended
         self._elements = lru_cache(maxsize=MAX_CACHED_SHARDS)(lambda first: read_elements(store, run.find_shard(first)))
 
-    def commit(self, made: BuiltShard) -> ExportedShardRecord:
+    def commit(self, built: BuiltShard) -> ExportedShardRecord:
         """Write a shard: its images, then its table, and finally its record."""
-        for path, data in made.files.items():
+        for path, data in built.files.items():
             self.output.write(path, data)
-        if made.piece is not None:
-            self.output.write_piece(made.record.name, made.piece)
-        self.output.commit(made.record)
-        return made.record
+        if built.piece is not None:
+            self.output.write_piece(built.record.name, built.piece)
+        self.output.commit(built.record)
+        return built.record
 
-    def make(self, planned: PlannedShard) -> BuiltShard:
+    def build(self, planned: PlannedShard) -> BuiltShard:
         """Read the images of a shard and convert its examples to rows."""
         copied = self.copier.read(self._find_needed_images(planned.examples))
         left_out: Counter[str] = Counter()
@@ -124,7 +124,7 @@ class ShardBuilder:
             if self.form.images == "files":
                 files |= {image.path: image.content for image in sample.images}
                 files |= {source.path: source.content for source in sample.sources}
-        table, piece = self._encode(planned.name, made)
+        table, piece = self._encode_shard(planned.name, made)
         record = ExportedShardRecord(
             name=planned.name,
             split=planned.split,
@@ -138,9 +138,9 @@ class ShardBuilder:
         )
         return BuiltShard(record, {**files, **table}, piece)
 
-    def expect(self, shards: Sequence[PlannedShard]) -> None:
+    def register_shards(self, shards: Sequence[PlannedShard]) -> None:
         """Register the shards that will be made."""
-        self.copier.expect(self._find_needed_images(shard.examples) for shard in shards)
+        self.copier.register_shards(self._find_needed_images(shard.examples) for shard in shards)
 
     def _find_needed_images(self, examples: Sequence[Example]) -> set[int]:
         if self.form.images == "none":
@@ -151,7 +151,6 @@ class ShardBuilder:
         return example.images[:1] if self.form.unit == "best" else example.images
 
     def _find_problem(self, example: Example, copied: Mapping[int, CopiedImage | RowError]) -> RowError | None:
-        """Return the reason for leaving out an example: an image cannot be read, or two images are the same."""
         if self.form.images == "none":
             return None
         images = [copied[image] for image in self._list_images_to_copy(example)]
@@ -224,7 +223,7 @@ class ShardBuilder:
         columns = (table.column(name).to_pylist() for name in table.column_names)
         return {tuple(ids): f"{kind}: {message}" for *ids, kind, message in zip(*columns, strict=True)}
 
-    def _encode(
+    def _encode_shard(
         self, name: str, made: Sequence[tuple[Sample, Sequence[Mapping[str, Any]]]]
     ) -> tuple[dict[str, bytes], bytes | None]:
         """Encode the shard's rows; return the files of the shard by path, and the part for the file of its split.

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.pipelines.base.storage import Place, convert_write_errors, readable_errors
+from plumbline.pipelines.base.storage import Place, convert_read_errors, convert_write_errors
 from plumbline.pipelines.store.cells import digest
 
 RUN_PLACEHOLDER = "@run"
@@ -19,7 +19,7 @@ RECORDS_FOLDER = "_export"
 
 
 class ExportedShardRecord(NamedTuple):
-    """Record of a shard in the output."""
+    """Record of a shard that has been exported: its files, their digest and the numbers of rows and examples."""
 
     name: str
     split: str
@@ -36,7 +36,7 @@ class ExportedShardRecord(NamedTuple):
     """Number of images that could not be verified, because their digests at the time of scoring were deleted."""
 
 
-class Output:
+class ExportOutput:
     """A folder that contains one export."""
 
     def __init__(self, place: Place, identity: Mapping[str, Any]) -> None:
@@ -49,24 +49,24 @@ class Output:
 
         Raises ConfigError if the folder contains anything else.
         """
-        manifest = self._read(MANIFEST_FILE)
-        known = manifest if manifest is not None else self._read(UNFINISHED_FILE)
+        manifest = self._read_json(MANIFEST_FILE)
+        known = manifest if manifest is not None else self._read_json(UNFINISHED_FILE)
         if known is None:
-            with readable_errors(self.place, "output"):
+            with convert_read_errors(self.place, "output"):
                 occupied = self.place.exists() and self.place.list()
             if occupied:
                 raise ConfigError(
                     f"output {self.place.url}: expected an empty folder, or the output of this export; choose another"
                 )
-            (self.place / UNFINISHED_FILE).create(_encode({"key": self.key, "export": self.identity}))
-            known = self._read(UNFINISHED_FILE) or {}
+            (self.place / UNFINISHED_FILE).create(_encode_json({"key": self.key, "export": self.identity}))
+            known = self._read_json(UNFINISHED_FILE) or {}
         if known.get("key") != self.key:
             raise ConfigError(f"output {self.place.url}: {_describe_conflict(known.get('export', {}), self.identity)}")
         return manifest
 
     def read_record(self, name: str) -> ExportedShardRecord | None:
         """Return the record of a shard; None if the shard is not committed."""
-        known = self._read(f"{RECORDS_FOLDER}/{name}.json")
+        known = self._read_json(f"{RECORDS_FOLDER}/{name}.json")
         return ExportedShardRecord(**known) if known is not None else None
 
     def write(self, path: str, data: bytes) -> None:
@@ -76,7 +76,7 @@ class Output:
 
     def commit(self, record: ExportedShardRecord) -> None:
         """Write the record of a shard whose files have been written."""
-        self.write(f"{RECORDS_FOLDER}/{record.name}.json", _encode(record._asdict()))
+        self.write(f"{RECORDS_FOLDER}/{record.name}.json", _encode_json(record._asdict()))
 
     def write_piece(self, name: str, lines: bytes) -> None:
         """Write the part that a shard contributes to the file of its split."""
@@ -94,23 +94,23 @@ class Output:
 
     def finish(self, manifest: Mapping[str, Any]) -> None:
         """Write the manifest, and then remove the files that mark the export as unfinished."""
-        self.write(MANIFEST_FILE, _encode({"key": self.key, "export": self.identity, **manifest}))
-        self.tidy()
+        self.write(MANIFEST_FILE, _encode_json({"key": self.key, "export": self.identity, **manifest}))
+        self.remove_temporary_files()
 
-    def tidy(self) -> None:
+    def remove_temporary_files(self) -> None:
         """Remove the files that are only needed while the export is unfinished."""
         with convert_write_errors(self.place):
             for unneeded in (self.place / RECORDS_FOLDER, self.place / UNFINISHED_FILE):
                 unneeded.remove_folder()
 
     def _read_bytes(self, path: str) -> bytes | None:
-        with readable_errors(self.place, "output"):
+        with convert_read_errors(self.place, "output"):
             try:
                 return (self.place / path).read()
             except FileNotFoundError:
                 return None
 
-    def _read(self, path: str) -> dict[str, Any] | None:
+    def _read_json(self, path: str) -> dict[str, Any] | None:
         content = self._read_bytes(path)
         if content is None:
             return None
@@ -121,7 +121,6 @@ class Output:
 
 
 def _convert_to_list(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Convert JSON lines to a single JSON list."""
     before = b"[\n"
     for piece in pieces:
         for line in piece.splitlines():
@@ -130,7 +129,7 @@ def _convert_to_list(pieces: Iterable[bytes]) -> Iterator[bytes]:
     yield b"\n]\n" if before != b"[\n" else b"[]\n"
 
 
-def _encode(value: Any) -> bytes:
+def _encode_json(value: Any) -> bytes:
     return (json.dumps(value, indent=1, sort_keys=True) + "\n").encode()
 
 

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plumbline.operators.base.errors import DISTRIBUTION, ConfigError, SourceError
-from plumbline.operators.base.sentences import names
+from plumbline.operators.base.sentences import format_names
 from plumbline.operators.images.generation_settings import (
     compare_settings,
     describe_changed_settings,
     describe_differences,
     read_all_settings,
 )
-from plumbline.operators.rewards.combination import Combination, Reward, Unit, compute_scales
+from plumbline.operators.rewards.combination import Reward, RewardConfig, Unit, compute_scales
 from plumbline.operators.rewards.formats import FORMATS
 from plumbline.operators.rewards.selection import (
     HELD_OUT,
@@ -34,15 +34,21 @@ from plumbline.operators.rewards.values import compute_rank_advantages, compute_
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, compute_exit_code
 from plumbline.pipelines.rewards.baseline_scores import read_baseline
 from plumbline.pipelines.rewards.copied_images import ImageCopier
-from plumbline.pipelines.rewards.exported_shard import HARMLESS_REASONS, PlannedShard, Rewards, ShardBuilder
-from plumbline.pipelines.rewards.output import RUN_PLACEHOLDER, ExportedShardRecord, Output
-from plumbline.pipelines.rewards.rewards_config import VERSION, RewardsConfig
+from plumbline.pipelines.rewards.exported_shard import (
+    REASONS_NOT_COUNTED_AS_FAILED,
+    PlannedShard,
+    Rewards,
+    ShardBuilder,
+)
+from plumbline.pipelines.rewards.output import RUN_PLACEHOLDER, ExportedShardRecord, ExportOutput
+from plumbline.pipelines.rewards.preferences import open_preference
+from plumbline.pipelines.rewards.rewards_config import EXPORT_VERSION, RewardsConfig
 from plumbline.pipelines.rewards.scored_images import ScoredRun, gather_scores, read_elements
 from plumbline.pipelines.store.cells import digest
 from plumbline.pipelines.store.runs import find_run, read_manifest
 from plumbline.pipelines.store.store import Store, open_existing_store
 
-JOINED_CONTAINERS = ("json", "jsonl")
+SINGLE_FILE_CONTAINERS = ("json", "jsonl")
 MAX_USES_PER_IMAGE = 4
 """Mean number of examples per image above which a note suggests the option that limits this number."""
 
@@ -76,16 +82,16 @@ def export_rewards(config: RewardsConfig, report: Callable[[ExportedShardRecord]
     rewards = _compute_rewards(run, reward, config)
     scorer = _describe_scorer(run, reward)
     identity = {  # everything that determines the content of the output
-        "version": VERSION,
+        "version": EXPORT_VERSION,
         "run_id": run.run_id,
-        **config.semantic(),
+        **config.describe_content(),
         "scorer": digest(scorer),
         "scores": run.parts,
         "sources": _describe_sources(run),
     }
     place = config.storage.locate(config.output.replace(RUN_PLACEHOLDER, run.run_id), writable=True)
-    output = Output(place, identity)
-    planned = list(_plan_shards(run, config, rewards))
+    output = ExportOutput(place, identity)
+    planned = list(_plan_shards(run, store, config, rewards))
     if not planned:
         scored = int(np.count_nonzero(~np.isnan(rewards.values)))
         raise ConfigError(
@@ -97,17 +103,17 @@ def export_rewards(config: RewardsConfig, report: Callable[[ExportedShardRecord]
     _check_format(run, store, config.format)
     manifest, written = output.begin(), 0
     if manifest is not None:
-        output.tidy()
+        output.remove_temporary_files()
     else:
         form = FORMATS[config.format]
         # Parquet columns of timestamps are in UTC, without a time zone.
         ended = datetime.fromisoformat(run.manifest.get("ended", "1970-01-01T00:00:00")).replace(tzinfo=None)
         with ImageCopier(run, store, edited=run.edited and form.edits != "no") as copier:
-            maker = ShardBuilder(run, store, output, form, rewards, copier, digest(scorer), ended)
-            written = _write_shards(planned, maker, report, config.max_failed)
+            builder = ShardBuilder(run, store, output, form, rewards, copier, digest(scorer), ended)
+            written = _write_shards(planned, builder, report, config.max_failed)
         manifest = _describe_export(run, config, rewards, scorer) | _join_shards(output, planned, form.container)
         output.finish(manifest)
-    failed = sum(count for kind, count in manifest["left_out"].items() if kind not in HARMLESS_REASONS)
+    failed = sum(count for kind, count in manifest["left_out"].items() if kind not in REASONS_NOT_COUNTED_AS_FAILED)
     examples = sum(split["examples"] for split in manifest["splits"].values())
     return ExportResult(
         url=output.place.url,
@@ -122,19 +128,18 @@ def export_rewards(config: RewardsConfig, report: Callable[[ExportedShardRecord]
 
 
 def _collect_notes(run: ScoredRun, store: Store, planned: Sequence[PlannedShard], config: RewardsConfig) -> list[str]:
-    """Return notes about generators with different settings, and about images that occur in many examples."""
     settings = read_all_settings(run.manifest, config.settings)
     pairs = [
         f"{a} and {b} ({difference})"
         for a, b in combinations(settings, 2)
         if (difference := describe_differences(compare_settings(settings[a], settings[b])))
     ]
-    notes = [f"images are compared with images of other settings: {names(pairs)}"] if pairs else []
+    notes = [f"images are compared with images of other settings: {format_names(pairs)}"] if pairs else []
     if config.baseline is not None:
         before = read_manifest(store, find_run(store, config.baseline, key="baseline"))
         differences = {name: describe_changed_settings(before, run.manifest, name) for name in settings}
         changed = [f"{name}: {difference}" for name, difference in differences.items() if difference]
-        notes += [f"the baseline has other settings: {names(changed)}"] if changed else []
+        notes += [f"the baseline has other settings: {format_names(changed)}"] if changed else []
     images = Counter(image for shard in planned for example in shard.examples for image in example.images)
     uses = images.total() / len(images)
     if config.selection.per_prompt is None and uses > MAX_USES_PER_IMAGE:
@@ -170,7 +175,7 @@ def _check_format(run: ScoredRun, store: Store, name: str) -> None:
 
 def _write_shards(
     planned: Sequence[PlannedShard],
-    maker: ShardBuilder,
+    builder: ShardBuilder,
     report: Callable[[ExportedShardRecord], None],
     max_failed: float,
 ) -> int:
@@ -179,19 +184,19 @@ def _write_shards(
     Shards with unreadable images are written last, so that each of these images is tried twice. If there are too many,
     the shards are not written: SourceError is raised, and the export stays unfinished.
     """
-    missing = [shard for shard in planned if maker.output.read_record(shard.name) is None]
-    maker.expect(missing)
+    missing = [shard for shard in planned if builder.output.read_record(shard.name) is None]
+    builder.register_shards(missing)
     faulty: list[PlannedShard] = []
     messages: list[str] = []
     failed = 0
     for shard in missing:
-        made = maker.make(shard)
+        made = builder.build(shard)
         if made.failed:
             faulty.append(shard)
             failed += made.failed
             messages += made.record.messages[:1]
         else:
-            report(maker.commit(made))
+            report(builder.commit(made))
     examples = sum(len(shard.examples) for shard in planned)
     if compute_exit_code(failed, examples, max_failed) == OVER_BUDGET:
         raise SourceError(
@@ -199,14 +204,14 @@ def _write_shards(
             f"max_failed={max_failed:g} allows; repair the images and run the same command again, or raise max_failed"
         )
     for shard in faulty:
-        report(maker.commit(maker.make(shard)))
+        report(builder.commit(builder.build(shard)))
     return len(missing)
 
 
 def _make_reward(run: ScoredRun, store: Store, config: RewardsConfig) -> Reward:
     # By default several metrics are summed in units of their noise, and a single metric keeps its unit.
     unit: Unit = "noise" if len(run.metrics) > 1 else "score"
-    combination = config.reward or Combination(weights=dict.fromkeys(run.metrics, 1.0), unit=unit)
+    combination = config.reward or RewardConfig(weights=dict.fromkeys(run.metrics, 1.0), unit=unit)
     combination.check_parts(run.metrics)
     lower_is_better = frozenset(name for name, metric in run.metrics.items() if metric.prefers_lower)
     if config.baseline is not None:
@@ -234,14 +239,13 @@ def _compute_rewards(run: ScoredRun, reward: Reward, config: RewardsConfig) -> R
     )
 
 
-def _plan_shards(run: ScoredRun, config: RewardsConfig, rewards: Rewards) -> Iterator[PlannedShard]:
-    """Select examples, divide them into splits by prompt, and yield the shards of each split."""
+def _plan_shards(run: ScoredRun, store: Store, config: RewardsConfig, rewards: Rewards) -> Iterator[PlannedShard]:
     skills = run.sources.prompts.column("skills")
     candidates = Candidates(
         rewards=rewards.values,
         prompts=run.prompts,
         noise=rewards.noise,
-        agreeing=[run.higher_is_better(name) for name in config.selection.agree],
+        agreeing=[open_preference(run, store, name) for name in config.selection.agree],
         ids=lambda image: f"{run.get_generator(image)}/{run.get_image_id(image)}",
         generator=run.get_generator,
         skills=lambda prompt: ", ".join(skills[prompt].as_py() or ()),
@@ -266,14 +270,12 @@ def _plan_shards(run: ScoredRun, config: RewardsConfig, rewards: Rewards) -> Ite
 
 
 def _describe_sources(run: ScoredRun) -> list[dict[str, Any]]:
-    """Return the address, size and ETag of each of the prompt and image files, as listed for this export."""
     shards = [*run.sources.prompt_shards, *(scored.shard for scored in run.shards)]
     files = {shard.url: {"url": shard.url, "size": shard.size, "etag": shard.etag} for shard in shards}
     return list(files.values())
 
 
 def _describe_scorer(run: ScoredRun, reward: Reward) -> dict[str, Any]:
-    """Return the manifest fields about the metrics, their options and models, and the reward that combines them."""
     config, models = run.manifest.get("config", {}), run.manifest.get("models", {})
     roles = sorted({role for metric in run.metrics.values() for role in metric.roles.values()})
     return {
@@ -293,7 +295,7 @@ def _describe_scorer(run: ScoredRun, reward: Reward) -> dict[str, Any]:
     }
 
 
-def _join_shards(output: Output, planned: Sequence[PlannedShard], container: str) -> dict[str, Any]:
+def _join_shards(output: ExportOutput, planned: Sequence[PlannedShard], container: str) -> dict[str, Any]:
     """Return the manifest fields about the exported files and the examples left out.
 
     If the format has one file per split, write these files first.
@@ -303,7 +305,7 @@ def _join_shards(output: Output, planned: Sequence[PlannedShard], container: str
     for split in dict.fromkeys(record.split for record in records):
         shards = [record for record in records if record.split == split]
         rows = sum(shard.rows for shard in shards)
-        if container in JOINED_CONTAINERS:
+        if container in SINGLE_FILE_CONTAINERS:
             path = f"{split}.{container}"
             sha256 = output.join(path, [shard.name for shard in shards], as_list=container == "json")
             files = [{"path": path, "rows": rows, "sha256": sha256}]

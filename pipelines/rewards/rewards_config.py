@@ -9,17 +9,15 @@ from plumbline.operators.images.generation_settings import COMPARE, Choice
 from plumbline.operators.rewards.combination import AnyReward
 from plumbline.operators.rewards.formats import FORMATS
 from plumbline.operators.rewards.selection import SelectionConfig
-from plumbline.operators.rewards.values import Std
+from plumbline.operators.rewards.values import StdKind
 from plumbline.pipelines.base.storage import StorageConfig
 
-VERSION = 1
+EXPORT_VERSION = 1
 """Version of the exported files; increase it when the same run and options produce different files."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RewardsConfig(BoundsChecked):
-    """Options for exporting rewards."""
-
     store: str = "store"
     """Folder or cloud prefix of the store."""
     format: str
@@ -39,7 +37,7 @@ class RewardsConfig(BoundsChecked):
     """Run whose scores define the units of the reward: an id, or `latest`. null uses the exported run."""
     baseline_generator: str | None = None
     """Generator whose images define the units of the reward; null uses the images of all generators."""
-    std: Std = "population"
+    std: StdKind = "population"
     """Standard deviation for z-scores: `population` divides by n, `sample` by n - 1."""
     epsilon: NotNegative = 1e-4
     """Constant added to the standard deviation of z-scores, in units of the reward's noise."""
@@ -66,8 +64,8 @@ class RewardsConfig(BoundsChecked):
                 f"baseline_generator: expected baseline=RUN too, the run with images of {self.baseline_generator!r}"
             )
 
-    def semantic(self) -> dict[str, Any]:
-        """Return the options that determine the content of the output, other than the run."""
+    def describe_content(self) -> dict[str, Any]:
+        """Return the options that determine the content of the export, except the run."""
         values = asdict(self)
         for name in ("store", "output", "run", "max_failed", "settings", "storage"):
             del values[name]

@@ -82,7 +82,7 @@ class ScoredRun:
         paths = {name: path for scored in self.shards for name, path in scored.cells.items()}
         return {name: paths[name].split("/")[1] for name in metrics if name in paths}
 
-    def higher_is_better(self, metric: str) -> Floats:
+    def get_oriented_scores(self, metric: str) -> Floats:
         """Return the scores of a metric, negated if lower scores are better."""
         scores = self.scores[metric]
         return -scores if self.metrics[metric].prefers_lower else scores

@@ -20,7 +20,7 @@ from plumbline.operators.stages.stage import Inputs
 from plumbline.pipelines.base.cluster_config import PoolConfig
 from plumbline.pipelines.base.logs import LogForwarder, add_log_fields, handle_all_lines
 from plumbline.pipelines.plans.plan import Node
-from plumbline.pipelines.running.attempts import NO_HISTORY, History
+from plumbline.pipelines.running.attempts import NO_HISTORY, ShardHistory
 from plumbline.pipelines.running.driver_environment import DriverEnvironment
 from plumbline.pipelines.running.errors import RunnerError, format_error
 from plumbline.pipelines.running.machines import find_own_resources
@@ -31,13 +31,13 @@ from plumbline.pipelines.running.outcomes import (
     ModelTime,
     ShardName,
     compute_cells,
-    find_draft,
     finish_shard,
+    list_draft_paths,
     make_log_fields,
     name_shard,
 )
 from plumbline.pipelines.running.process import Deadline, RunStopping, tune_process
-from plumbline.pipelines.running.progress import Report
+from plumbline.pipelines.running.progress import WorkerReport
 from plumbline.pipelines.running.stages import WINDOW_ROWS, NodeStage, StageContext, make_stages
 from plumbline.pipelines.store.cells import Cell, Outcome, Work, dump_bundle, load_bundle
 from plumbline.pipelines.store.store import Store
@@ -71,7 +71,7 @@ class RunSettings:
 
 
 class StageActor:
-    """One actor in the pool of a node."""
+    """Ray actor that loads a node's models and computes the node's cells; a pool consists of several of these."""
 
     def __init__(self, node: Node, pool: PoolConfig, settings: RunSettings) -> None:
         self.node = node
@@ -82,9 +82,9 @@ class StageActor:
         self.computing = threading.Lock()
         self.idle_since = time.monotonic()
         """Time at which the models last became idle."""
-        self.calls_lock = SharedOrExclusive(CALLS_PER_ACTOR)
-        self.calls = CallReporter(lambda made: self._send(Report(calls=made)))
-        self.lines = LogForwarder(lambda lines: self._send(Report(lines=lines)))
+        self.calls_lock = SharedOrExclusiveLock(CALLS_PER_ACTOR)
+        self.calls = CallReporter(lambda made: self._send_report(WorkerReport(calls=made)))
+        self.lines = LogForwarder(lambda lines: self._send_report(WorkerReport(lines=lines)))
         self.machine = ray.get_runtime_context().get_node_id()
         self.log_fields = {"stage": node.stage, "node": node.name, "machine": ray.util.get_node_ip_address()}
         if settings.log_level is not None:
@@ -92,7 +92,10 @@ class StageActor:
         unfinished = ray.get(self.progress.note_loading.remote(node.name, self.machine))
         try:
             if unfinished > pool.max_size + settings.max_attempts:
-                raise RunnerError(f"its workers died {unfinished} times while loading; they may lack memory")
+                raise RunnerError(
+                    f"its workers died {unfinished} times while loading; they may lack memory: "
+                    "use a smaller model, or larger machines"
+                )
             settings.environment.apply()
             tune_process(pool.threads if node.model is not None else None)
             machine = find_own_resources()
@@ -105,7 +108,7 @@ class StageActor:
             raise
         with add_log_fields(**self.log_fields):
             LOG.info("a worker is ready")
-        ray.get(self.progress.note_ready.remote(node.name, self.machine, self._report()))
+        ray.get(self.progress.note_ready.remote(node.name, self.machine, self._take_report()))
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Compute this node's cells for the bundle of shards in a batch of one row.
@@ -130,25 +133,25 @@ class StageActor:
         shard, the shard is computed last, on its own.
         """
         outcomes: dict[ShardName, Mapping[str, Outcome]] = {}
-        suspects: list[tuple[Work, History]] = []
+        suspects: list[tuple[Work, ShardHistory]] = []
         done: FinishedShard | None = None
         if not works:
             return outcomes
         with self.calls_lock.hold_shared():
             for work in works:
-                report, name = self._report(done), name_shard(work)
+                report, name = self._take_report(done), name_shard(work)
                 history = ray.get(self.progress.begin.remote(self.node.name, name, self.machine, report))
                 done = None
                 if history.stopping:
-                    outcomes[name] = self._abandon(work)
+                    outcomes[name] = self._abandon_shard(work)
                 elif history.outcomes is not None:
                     outcomes[name] = history.outcomes
                 elif history.deaths:
                     suspects.append((work, history))
                 else:
                     done = self._compute_shard(work, history)
-                    outcomes[name] = self._abandon(work) if done is None else done.outcomes
-            self._finish(done, () if suspects else works)
+                    outcomes[name] = self._abandon_shard(work) if done is None else done.outcomes
+            self._report_last_shard(done, () if suspects else works)
         while suspects:
             work, history = suspects.pop(0)
             if STOP_REQUESTED.is_set():
@@ -156,27 +159,26 @@ class StageActor:
             elif history.explain_giving_up(self.settings.max_attempts):
                 done = self._compute_shard(work, history)
             else:
-                with self.calls_lock.hold_exclusive():
+                with self.calls_lock.hold_exclusively():
                     ray.get(self.progress.note_start.remote(self.node.name, name_shard(work), self.machine))
                     done = self._compute_shard(work, history)
-            outcomes[name_shard(work)] = self._abandon(work) if done is None else done.outcomes
-            self._finish(done, () if suspects else works)
+            outcomes[name_shard(work)] = self._abandon_shard(work) if done is None else done.outcomes
+            self._report_last_shard(done, () if suspects else works)
         return outcomes
 
-    def _finish(self, done: FinishedShard | None, bundle: Sequence[Work]) -> None:
+    def _report_last_shard(self, done: FinishedShard | None, bundle: Sequence[Work]) -> None:
         """Report the last finished shard and wait for the reply, so that outcomes are counted before they are used."""
         names = [name_shard(work) for work in bundle]
-        ray.get(self.progress.report.remote(self.node.name, self._report(done), names))
+        ray.get(self.progress.report.remote(self.node.name, self._take_report(done), names))
 
-    def _compute_shard(self, work: Work, history: History) -> FinishedShard | None:
-        """Compute a shard's cells and log their outcomes; return None if the run stops before the shard is complete."""
+    def _compute_shard(self, work: Work, history: ShardHistory) -> FinishedShard | None:
         cells, spent = work.select_cells(self.node.name), ModelTime()
         with (
             add_log_fields(**self.log_fields, **make_log_fields(work, self.node.stage)),
-            notify_of_calls(self.calls.note),
+            notify_of_calls(self.calls.add),
         ):
             if history != NO_HISTORY:
-                LOG.warning("retrying after %d deaths and %d lost machines", history.deaths, history.losses)
+                LOG.warning("retrying the shard after %d deaths and %d lost machines", history.deaths, history.losses)
             if reason := history.explain_giving_up(self.settings.max_attempts):
                 outcomes = {cell.path: Outcome(state="failed", message=reason) for cell in cells}
             else:
@@ -186,11 +188,11 @@ class StageActor:
                     return None
             return finish_shard(self.node, work, outcomes, spent)
 
-    def _report(self, finished: FinishedShard | None = None) -> Report:
+    def _take_report(self, finished: FinishedShard | None = None) -> WorkerReport:
         """Return a report of everything that has not been reported yet."""
-        return Report(self.calls.take(), self.lines.take(), finished)
+        return WorkerReport(self.calls.take_unreported(), self.lines.take_unsent(), finished)
 
-    def _abandon(self, work: Work) -> Mapping[str, Outcome]:
+    def _abandon_shard(self, work: Work) -> Mapping[str, Outcome]:
         """Abandon a shard because the run is stopping; return placeholder outcomes, which the driver ignores."""
         STOP_REQUESTED.set()
         ray.get(self.progress.note_abandoned.remote(self.node.name, name_shard(work)))
@@ -199,7 +201,7 @@ class StageActor:
             for cell in work.select_cells(self.node.name)
         }
 
-    def _send(self, report: Report) -> None:
+    def _send_report(self, report: WorkerReport) -> None:
         def stop_if_requested(answer: Future[bool]) -> None:
             if answer.exception() is None and answer.result():
                 STOP_REQUESTED.set()
@@ -207,7 +209,7 @@ class StageActor:
         self.progress.report.remote(self.node.name, report).future().add_done_callback(stop_if_requested)
 
     def _compute_cells(
-        self, work: Work, cells: Sequence[Cell], history: History, spent: ModelTime
+        self, work: Work, cells: Sequence[Cell], history: ShardHistory, spent: ModelTime
     ) -> dict[str, Outcome]:
         """Return the outcome of each cell, by path; if the device is lost, end this process, which Ray restarts."""
 
@@ -217,11 +219,11 @@ class StageActor:
         committed: dict[str, Outcome] = {}
         if self.settings.repeated or history != NO_HISTORY:
             # an earlier process may have saved drafts, or committed cells without reporting them
-            cells = [replace(cell, earlier=(*find_draft(cell), *cell.earlier)) for cell in cells]
+            cells = [replace(cell, earlier=(*list_draft_paths(cell), *cell.earlier)) for cell in cells]
             for cell in cells:
                 with suppress(PlumblineError):  # if the store cannot be reached, compute the cell again
                     if not cell.renew and self.store.exists(cell.path):
-                        committed[cell.path] = self.store.read_cell(cell.path).outcome()
+                        committed[cell.path] = self.store.read_cell(cell.path).to_outcome()
         try:
             return compute_cells(work, cells, compute, self.settings.contexts[work.benchmark], committed)
         except Exception as error:
@@ -230,7 +232,7 @@ class StageActor:
             os._exit(1)  # no later call of this process can use the device
 
     def _compute_tables(
-        self, work: Work, cells: Sequence[Cell], history: History, spent: ModelTime
+        self, work: Work, cells: Sequence[Cell], history: ShardHistory, spent: ModelTime
     ) -> Mapping[str, pa.Table]:
         """Compute the tables of a shard, one window of rows at a time.
 
@@ -251,7 +253,7 @@ class StageActor:
             computed.add(self._compute_window(stage, window, spent, arrived))
         if by_row:
             ray.get(self.progress.note_row.remote(self.node.name, name, None))
-        return computed.tables()
+        return computed.collect_tables()
 
     def _compute_window(
         self, stage: NodeStage, window: Inputs, spent: ModelTime, arrived: float
@@ -269,7 +271,7 @@ class StageActor:
                 self.idle_since = time.monotonic()
 
 
-class SharedOrExclusive:
+class SharedOrExclusiveLock:
     """Lock that allows either up to `n_shared` threads or one exclusive thread at a time."""
 
     def __init__(self, n_shared: int) -> None:
@@ -288,7 +290,7 @@ class SharedOrExclusive:
             self.free.release()
 
     @contextmanager
-    def hold_exclusive(self) -> Iterator[None]:
+    def hold_exclusively(self) -> Iterator[None]:
         with self.claiming:
             for _ in range(self.n_shared):
                 self.free.acquire()

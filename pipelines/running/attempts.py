@@ -13,7 +13,7 @@ from typing import NamedTuple
 from plumbline.pipelines.store.cells import Outcome
 
 
-class History(NamedTuple):
+class ShardHistory(NamedTuple):
     """Earlier attempts at a shard."""
 
     deaths: int
@@ -41,7 +41,7 @@ class History(NamedTuple):
         return ""
 
 
-NO_HISTORY = History(0, 0, ())
+NO_HISTORY = ShardHistory(0, 0, ())
 
 
 @dataclass(kw_only=True, slots=True)
@@ -53,13 +53,13 @@ class UnfinishedShard:
     """Row that is currently being tried on its own."""
     deadly_rows: list[int] = field(default_factory=list)
 
-    def read_history(self, live_machines: Collection[str]) -> History:
-        """Return the history of earlier attempts, for use by the next attempt.
+    def read_history(self, live_machines: Collection[str]) -> ShardHistory:
+        """Return the history of all earlier attempts, which the next attempt needs.
 
-        A row that was started but not finished is recorded as deadly, unless its machine was lost.
+        A row that was started but not finished is counted as having killed its worker, unless its machine was lost.
         """
         if self.row is not None and self.machines[-1] in live_machines:
             self.deadly_rows.append(self.row)
         self.row = None
         deaths = sum(machine in live_machines for machine in self.machines)
-        return History(deaths, len(self.machines) - deaths, tuple(self.deadly_rows))
+        return ShardHistory(deaths, len(self.machines) - deaths, tuple(self.deadly_rows))

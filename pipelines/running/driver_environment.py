@@ -14,7 +14,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.models.service_config import ServiceModel
-from plumbline.pipelines.base.storage import Place, list_cloud_variables, readable_errors
+from plumbline.pipelines.base.storage import Place, convert_read_errors, list_cloud_variables
 from plumbline.pipelines.running.errors import RunnerError
 from plumbline.pipelines.running.progress import list_machines
 from plumbline.pipelines.running.workload import Workload
@@ -62,7 +62,7 @@ def _find_problem(probe: VisibilityProbe) -> str | None:
     An unreadable file is reported as unreadable, not as a different file.
     """
     try:
-        with readable_errors(probe.place, "file"):
+        with convert_read_errors(probe.place, "file"):
             try:
                 entry = probe.place.entry()
             except (FileNotFoundError, NotADirectoryError):
@@ -89,7 +89,10 @@ def open_sweep_environment(workload: Workload) -> AbstractContextManager[DriverE
     models = [model for item in workload.nodes for model in item.node.models.values()]
     keys = {model.config.key_variable for model in models if isinstance(model.config, ServiceModel)}
     shards = [
-        work.shard for plan in workload.plans.values() for cells in plan.kinds for work in islice(plan.work(cells), 1)
+        work.shard
+        for plan in workload.plans.values()
+        for cells in plan.kinds
+        for work in islice(plan.iterate_work(cells), 1)
     ]
     sources = [
         VisibilityProbe(f"source {shard.place}", shard.place, shard.size, shard.etag)

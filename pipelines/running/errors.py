@@ -10,7 +10,7 @@ RESUME_HINT = "computed results are committed; run the same command to continue"
 
 
 class RunnerError(PlumblineError):
-    """A failure of Ray itself, or of a stage that cannot run at all."""
+    """Raised if Ray itself fails, or if a stage cannot run at all."""
 
 
 def format_error(error: BaseException) -> str:

@@ -14,7 +14,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CellsExpected:
-    """Event: a node has more cells to compute; `calls` is the estimated number of model calls for these cells."""
+    """Event: a node has more cells to compute; `calls` estimates the model calls and encoded images for these cells."""
 
     node: str
     cells: int
@@ -88,7 +88,7 @@ class NodeProgress(NamedTuple):
     """Estimated number of calls for all of the node's cells."""
 
 
-class Totals:
+class ProgressTotals:
     """Totals of the events by node."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
@@ -127,7 +127,7 @@ class Totals:
 
 def expect_cells(nodes: Iterable[NodePlan]) -> list[CellsExpected]:
     """Return an event for each node with missing cells."""
-    return [CellsExpected(item.node.name, item.missing, item.model_calls) for item in nodes if item.missing]
+    return [CellsExpected(item.node.name, item.missing, item.steps) for item in nodes if item.missing]
 
 
 def combine_displays(*displays: Watch) -> Watch:
@@ -143,7 +143,11 @@ def combine_displays(*displays: Watch) -> Watch:
                 display(event)
             except Exception as error:
                 if number not in failed:
-                    LOG.warning("the progress cannot be shown: %s", format_error(error), exc_info=error)
+                    LOG.warning(
+                        "a progress display failed: %s",
+                        format_error(error),
+                        exc_info=error,
+                    )
                 failed.add(number)
 
     return watch

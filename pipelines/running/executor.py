@@ -4,14 +4,14 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from plumbline.operators.base.errors import MissingExtra, install_remedy
+from plumbline.operators.base.errors import MissingExtra, format_install_remedy
 from plumbline.pipelines.base.cluster_config import ClusterConfig, is_ray_installed
 from plumbline.pipelines.plans.plan import NodePlan
 from plumbline.pipelines.running.events import PhaseStarted, Watch
 from plumbline.pipelines.running.workload import Workload, fits_this_process
 from plumbline.pipelines.store.cells import Outcome
 
-RETRY_LOG_TEXT = r"retries remaining"
+RETRY_LOG_PATTERN = r"retries remaining"
 """Text that identifies Ray's log lines about retried tasks, such as the tasks of workers that Ctrl-C ended."""
 
 
@@ -40,7 +40,7 @@ class Executor:
 
             return compute_here(workload, self.cluster, watch)
         watch(PhaseStarted("starting Ray"))
-        os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", RETRY_LOG_TEXT)  # Ray reads it when it is imported
+        os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", RETRY_LOG_PATTERN)  # Ray reads it when it is imported
         from plumbline.pipelines.running.runner import run_workload  # imports Ray, which takes seconds
 
         return run_workload(workload, self.cluster, watch)
@@ -53,5 +53,5 @@ def choose_executor(cluster: ClusterConfig, nodes: Iterable[NodePlan]) -> Execut
     """
     here = cluster.executor == "here" or (cluster.executor == "auto" and fits_this_process(nodes, cluster))
     if not here and not is_ray_installed():
-        raise MissingExtra(f"this cluster needs Ray; {install_remedy('ray')}, or set cluster.executor=here")
+        raise MissingExtra(f"this cluster needs Ray; {format_install_remedy('ray')}, or set cluster.executor=here")
     return Executor(cluster, on_ray=not here)

@@ -85,7 +85,7 @@ def _compute_node(
     """Compute the cells of a node, add their outcomes to `outcomes`, and free the node's models."""
     if node.models:
         watch(PhaseStarted(f"loading the models of {node.name}"))
-    with _name_stage(node):
+    with _convert_to_runner_error(node):
         set_torch_threads(pool.threads if node.model is not None else None)
         cores = count_cores()  # all of them, because no other stage computes now
         stages = make_stages(node, workload.contexts, decoders=pool.decoders or cores)
@@ -95,7 +95,7 @@ def _compute_node(
             watch(ShardStarted(node.name, benchmark=work.benchmark))
             cells, spent = work.select_cells(node.name), ModelTime()
             with _add_log_fields(node, work):
-                with _name_stage(node), notify_of_calls(calls.note):
+                with _convert_to_runner_error(node), notify_of_calls(calls.add):
                     computed = _compute_shard(stages[work.benchmark], work, cells, windows, spent)
                 done = finish_shard(node, work, computed, spent)
             calls.send()
@@ -114,14 +114,14 @@ class Prefetcher:
 
     def __init__(self, items: Iterator[Any], reader: ThreadPoolExecutor) -> None:
         self._items, self._reader = items, reader
-        self._next = self._begin()
+        self._next = self._start_next_item()
 
-    def _begin(self) -> Future[Any]:
+    def _start_next_item(self) -> Future[Any]:
         return self._reader.submit(copy_context().run, lambda: next(self._items, None))
 
     def __iter__(self) -> Iterator[Any]:
         while (item := self._next.result()) is not None:
-            self._next = self._begin()
+            self._next = self._start_next_item()
             yield item
 
 
@@ -155,20 +155,20 @@ def _read_ahead(
 def _compute_shard(
     stage: NodeStage, work: Work, cells: Sequence[Cell], windows: Prefetcher, spent: ModelTime
 ) -> dict[str, Outcome]:
-    def compute(able: Sequence[Cell]) -> Mapping[str, pa.Table]:
-        rows, began = ComputedRows(able, stage.context), time.monotonic()
+    def compute(cells: Sequence[Cell]) -> Mapping[str, pa.Table]:
+        rows, began = ComputedRows(cells, stage.context), time.monotonic()
         for window in windows:
             rows.save_if_due()
             with spent.measure(waiting_since=began):
                 rows.add(stage.compute(window))
             began = time.monotonic()
-        return rows.tables()
+        return rows.collect_tables()
 
     return compute_cells(work, cells, compute, stage.context, committed={})
 
 
 @contextmanager
-def _name_stage(node: Node) -> Iterator[None]:
+def _convert_to_runner_error(node: Node) -> Iterator[None]:
     """Convert any error raised within the context to a RunnerError that names the stage."""
     try:
         yield

@@ -31,7 +31,7 @@ ANSWER_TIMEOUT = 5.0
 """Seconds allowed for other sweeps to describe themselves."""
 RAY_NAMESPACE = "plumbline-sweeps"
 """Ray namespace of all ProgressLogs. The name of a ProgressLog consists of its driver's job id and a random id."""
-RAY_ENTRYPOINT = "ray::"
+RAY_ENTRYPOINT_PREFIX = "ray::"
 """Prefix of the entrypoints of Ray's internal drivers, such as the dashboard."""
 
 
@@ -53,7 +53,7 @@ def _parse_resources(machine: Mapping[str, Any]) -> NodeResources:
 
 
 class NoRoom(Exception):
-    """A cluster whose remaining machines would be too small for a wave's pools even if they were idle."""
+    """Raised if the remaining machines are too small for a wave's pools, even if nothing else runs on them."""
 
 
 def choose_next_wave(pools: Mapping[str, PoolConfig], wait_seconds: float) -> list[str]:
@@ -75,7 +75,7 @@ def choose_next_wave(pools: Mapping[str, PoolConfig], wait_seconds: float) -> li
                 print(f"waiting up to {wait_seconds:g} s for machines to join: {refusal}", file=sys.stderr, flush=True)
                 requested = pool
                 request_resources(  # for the pool's first actors and for Ray Data
-                    bundles=[{"CPU": SPARE_CPUS}, *[_list_needs(pool)] * pool.min_size],
+                    bundles=[{"CPU": SPARE_CPUS}, *[_list_required_resources(pool)] * pool.min_size],
                     bundle_label_selectors=[{}, *[dict(pool.labels)] * pool.min_size],
                 )
         threading.Event().wait(POLL_INTERVAL)
@@ -84,49 +84,50 @@ def choose_next_wave(pools: Mapping[str, PoolConfig], wait_seconds: float) -> li
     return wave
 
 
-def _list_needs(pool: PoolConfig) -> dict[str, float]:
+def _list_required_resources(pool: PoolConfig) -> dict[str, float]:
     kind = {f"{ACCELERATOR_PREFIX}{pool.accelerator_type}": 0.001} if pool.accelerator_type is not None else {}
     return {"CPU": pool.num_cpus, **({"GPU": pool.num_gpus} if pool.num_gpus else {}), **kind}
 
 
-class Room(NamedTuple):
+class ReservedRoom(NamedTuple):
     """Resources that are reserved on the cluster for the first actors of a wave, and released when the wave ends."""
 
     group: PlacementGroup
     pools: Mapping[str, PoolConfig]
     watch: "RoomWatch"
 
-    def options(self, name: str) -> Callable[[], dict[str, Any]]:
+    def make_options(self, name: str) -> Callable[[], dict[str, Any]]:
         """Return a function that gives each new actor of a pool its Ray options: a reserved bundle, if any is left."""
         owners = [pool for pool in self.pools for _ in range(self.pools[pool].min_size)]
         bundles = iter([number for number, pool in enumerate(owners) if pool == name])
 
-        def next_options() -> dict[str, Any]:
+        def make_next_options() -> dict[str, Any]:
             bundle = next(bundles, None)
             if bundle is None:
                 return {}
             return {"scheduling_strategy": PlacementGroupSchedulingStrategy(self.group, bundle)}
 
-        return next_options
+        return make_next_options
 
     def poll(self) -> None:
         """Raise NoRoom if the remaining machines are too small; if they are only occupied, report the wait."""
         if not fits(self.pools.values(), list_resources()):
-            raise NoRoom("the machines that are left have no room for its workers")
+            raise NoRoom("the remaining machines have no room for its workers")
         self.watch.update(waiting=placement_group_table(self.group)["state"] != "CREATED")
 
 
 @contextmanager
-def reserve_room(pools: Mapping[str, PoolConfig]) -> Iterator[Room]:
+def reserve_room(pools: Mapping[str, PoolConfig]) -> Iterator[ReservedRoom]:
     """Wait until the first actors of all pools fit together, and reserve room for these actors.
 
     Nothing is reserved while waiting, so two sweeps never wait for each other. Raises NoRoom.
     """
     actors = [pool for pool in pools.values() for _ in range(pool.min_size)]
     group = placement_group(
-        [_list_needs(pool) for pool in actors], bundle_label_selector=[dict(pool.labels) for pool in actors]
+        [_list_required_resources(pool) for pool in actors],
+        bundle_label_selector=[dict(pool.labels) for pool in actors],
     )
-    room = Room(group, pools, RoomWatch(pools, describe_cluster))
+    room = ReservedRoom(group, pools, RoomWatch(pools, describe_cluster))
     try:
         while not group.wait(POLL_INTERVAL):
             room.poll()
@@ -182,12 +183,12 @@ def describe_resources(
     drivers: Sequence[Mapping[str, Any]],
     sweeps: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """Describe a cluster as `describe_cluster` does, given Ray's tables.
+    """Format the total and free resources of a cluster, and the drivers that are running on it.
 
-    Command lines are left out, because they may contain secrets.
+    `sweeps` contains descriptions of drivers by job id. Command lines are left out, because they may contain secrets.
     """
     amounts = [f"{free.get(name, 0.0):g} of {total[name]:g} {name}s" for name in ("CPU", "GPU") if total.get(name)]
-    working = [job for job in drivers if not job["IsDead"] and not job["Entrypoint"].startswith(RAY_ENTRYPOINT)]
+    working = [job for job in drivers if not job["IsDead"] and not job["Entrypoint"].startswith(RAY_ENTRYPOINT_PREFIX)]
     others = [sweeps.get(job["JobID"], f"{job['DriverIPAddress']} (process {job['DriverPid']})") for job in working]
     at_work = f"other running drivers: {'; '.join(others)}" if others else "no other driver is running"
     return f"{' and '.join(amounts)} are free, {at_work}"

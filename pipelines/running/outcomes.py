@@ -26,7 +26,7 @@ from plumbline.pipelines.store.reused_rows import read_earlier
 from plumbline.pipelines.store.store import BrokenCell, get_draft_path
 
 LOG = logging.getLogger(__name__)
-LOG_LEVELS = {"committed": logging.INFO, "draft": logging.WARNING, "failed": logging.ERROR}
+LOG_LEVEL_BY_STATE = {"committed": logging.INFO, "draft": logging.WARNING, "failed": logging.ERROR}
 SHORT_KEY_DIGITS = 8
 """Number of digits of a cell's key that appear in its file name."""
 CALLS_INTERVAL = 1.0
@@ -107,8 +107,11 @@ class ComputedRows:
     def add(self, tables: Mapping[str, pa.Table]) -> None:
         self._tables.append(tables)
 
-    def tables(self) -> dict[str, pa.Table]:
-        """Return all rows by metric; if the process was stopped before the last row, save them, raise RunStopping."""
+    def collect_tables(self) -> dict[str, pa.Table]:
+        """Return a table of all rows for each metric.
+
+        If the process was stopped before the last row, save the rows and raise RunStopping instead.
+        """
         tables = self._join_rows()
         if STOP_REQUESTED.is_set() and any(STOPPED_ERROR.kind in count_error_kinds(table) for table in tables.values()):
             self._save_drafts(tables)
@@ -129,7 +132,7 @@ class ComputedRows:
         with suppress(PlumblineError):  # a store that refuses a draft now may accept the cell later
             if self._drafts is None:
                 self._drafts = {
-                    cell.metric: read_earlier(replace(cell, earlier=find_draft(cell)), limits, store.read_cell)
+                    cell.metric: read_earlier(replace(cell, earlier=list_draft_paths(cell)), limits, store.read_cell)
                     for cell in cells
                 }
             for cell in cells:
@@ -138,8 +141,8 @@ class ComputedRows:
         self._saved = time.monotonic()
 
 
-def find_draft(cell: Cell) -> tuple[str, ...]:
-    """Return the path of a cell's draft as a tuple, which is empty if the cell's stage saves no drafts."""
+def list_draft_paths(cell: Cell) -> tuple[str, ...]:
+    """Return the path of a cell's draft; empty if the cell's stage saves no drafts."""
     return (get_draft_path(cell.path),) if STAGES[cell.stage].keeps_rows else ()
 
 
@@ -166,12 +169,12 @@ def compute_cells(
     except Exception as error:
         if is_device_lost(error):
             raise
-        return outcomes | {cell.path: _fail(error) for cell in cells}
+        return outcomes | {cell.path: _make_failed_outcome(error) for cell in cells}
     for cell in cells:
         try:
             outcomes[cell.path] = context.store.save(cell, tables[cell.metric], limits=context.limits.semantic())
         except Exception as error:  # the other cells of the shard may be saved
-            outcomes[cell.path] = _fail(error)
+            outcomes[cell.path] = _make_failed_outcome(error)
     return outcomes
 
 
@@ -181,8 +184,8 @@ def find_failed_input(cell: Cell, outcomes: Mapping[str, Outcome]) -> Outcome | 
     return failures[0] if failures else None
 
 
-def _fail(error: Exception) -> Outcome:
-    """Log an error and return a failed outcome; if an input is damaged, the outcome names it for recomputation."""
+def _make_failed_outcome(error: Exception) -> Outcome:
+    """Log an error and return a failed outcome; it names the damaged cell, if any, so that the cell is recomputed."""
     LOG.error("%s", format_error(error), exc_info=error)
     broken = (error.path,) if isinstance(error, BrokenCell) else ()
     return Outcome(state="failed", message=format_error(error), broken=broken)
@@ -202,7 +205,9 @@ def finish_shard(node: Node, work: Work, outcomes: Mapping[str, Outcome], spent:
         counts = [f"{outcome.rows} rows", *(f"{count} {kind}" for kind, count in outcome.kinds.items())]
         kept = [f"{outcome.kept} kept"] if outcome.kept else []
         with add_log_fields(metric=cell.metric, cell=cell.key[:SHORT_KEY_DIGITS]):
-            LOG.log(LOG_LEVELS[outcome.state], "%s: %s", outcome.state, outcome.message or ", ".join(counts + kept))
+            LOG.log(
+                LOG_LEVEL_BY_STATE[outcome.state], "%s: %s", outcome.state, outcome.message or ", ".join(counts + kept)
+            )
     return FinishedShard(name_shard(work), work.shard.rows, by_metric, spent if node.models else ModelTime())
 
 
@@ -215,7 +220,7 @@ class CallReporter:
         self._unsent = 0
         self._sent = time.monotonic()
 
-    def note(self, made: int) -> None:
+    def add(self, made: int) -> None:
         """Count calls, and send a report if the last one was long enough ago."""
         with self._lock:
             self._unsent += made
@@ -225,10 +230,10 @@ class CallReporter:
     def send(self) -> None:
         """Report the unreported calls. On return, all earlier calls have been reported, by this or another thread."""
         with self._lock:
-            if made := self.take():
+            if made := self.take_unreported():
                 self._send(made)
 
-    def take(self) -> int:
+    def take_unreported(self) -> int:
         """Return the number of unreported calls, which the caller must report."""
         with self._lock:
             made, self._unsent, self._sent = self._unsent, 0, time.monotonic()

@@ -15,7 +15,7 @@ CPU_TOLERANCE = 1e-9
 
 
 class PlacementError(PlumblineError):
-    """A pool that does not fit on the cluster's current machines."""
+    """Raised if a pool does not fit on the cluster's current machines."""
 
     def __init__(self, message: str, pool: PoolConfig) -> None:
         super().__init__(message)
@@ -71,10 +71,10 @@ def fits(pools: Iterable[PoolConfig], machines: Sequence[NodeResources]) -> bool
         for machine in machines
     ]
     for actor in sorted(actors, key=lambda pool: (pool in selective, -pool.num_gpus, -pool.num_cpus)):
-        best = next((each for each in sorted(free, key=_FreeResources.sort_key) if each.admits(actor)), None)
+        best = next((each for each in sorted(free, key=_FreeResources.sort_key) if each.has_room_for(actor)), None)
         if best is None:
             return False
-        best.take(actor)
+        best.allocate(actor)
     return max((each.cpus for each in free), default=0.0) >= SPARE_CPUS - CPU_TOLERANCE
 
 
@@ -91,11 +91,11 @@ class _FreeResources:
     def sort_key(self) -> tuple[int, float, float]:
         return (-self.n_selective, sum(self.gpus), self.cpus)
 
-    def admits(self, actor: PoolConfig) -> bool:
+    def has_room_for(self, actor: PoolConfig) -> bool:
         enough = self.cpus >= actor.num_cpus - CPU_TOLERANCE
         return enough and self.machine.suits(actor) and self._choose_gpus(actor) is not None
 
-    def take(self, actor: PoolConfig) -> None:
+    def allocate(self, actor: PoolConfig) -> None:
         self.cpus -= actor.num_cpus
         for index in self._choose_gpus(actor) or ():
             self.gpus[index] -= min(actor.num_gpus, 1.0)

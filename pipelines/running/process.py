@@ -18,14 +18,14 @@ from plumbline.operators.base.stopping import STOP_REQUESTED
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt, as numbered in malloc.h."""
 MAX_MMAP_THRESHOLD_BYTES = 32 << 20
-"""Minimum size in bytes of an allocation that is mapped separately; the largest value that glibc allows."""
+"""Size in bytes from which glibc maps an allocation separately: the largest size that glibc allows for this."""
 TRIM_THRESHOLD_BYTES = 1 << 30
 """Bytes of free memory that glibc keeps at the top of the heap."""
-GC_THRESHOLD = 50_000
+GC_OBJECTS_THRESHOLD = 50_000
 """Number of new objects after which Python collects garbage. Imports create many long-lived objects, and scanning them
 repeatedly takes a fifth of the time of importing torch and transformers.
 """
-MIN_CLOCK_SECONDS = 1e-3
+MIN_TIMER_SECONDS = 1e-3
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 """Signals that stop a run: from Ctrl-C, from a scheduler, and from the deadline of a nightly run."""
 
@@ -53,7 +53,7 @@ class Deadline:
         with self.changing:
             self.due[due] = time.monotonic() + self.seconds
             if len(self.due) == 1:
-                self._set_clock()
+                self._restart_timer()
         try:
             yield
         finally:
@@ -61,12 +61,12 @@ class Deadline:
                 first = next(iter(self.due)) is due
                 del self.due[due]
                 if first:  # otherwise the timer is running for another thread; resetting it would hide a hang there
-                    self._set_clock()
+                    self._restart_timer()
 
-    def _set_clock(self) -> None:
+    def _restart_timer(self) -> None:
         if self.due:
             left = next(iter(self.due.values())) - time.monotonic()
-            faulthandler.dump_traceback_later(max(left, MIN_CLOCK_SECONDS), exit=True)
+            faulthandler.dump_traceback_later(max(left, MIN_TIMER_SECONDS), exit=True)
         else:
             faulthandler.cancel_dump_traceback_later()
 
@@ -78,7 +78,7 @@ def tune_process(threads: int | None) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # At exit, Python would collect garbage among all the objects of torch and transformers, which takes a second.
     atexit.register(gc.freeze)
-    gc.set_threshold(GC_THRESHOLD)
+    gc.set_threshold(GC_OBJECTS_THRESHOLD)
     # glibc, if that is the C library, keeps freed memory for the next batch. By default every large tensor on the CPU
     # is a fresh mapping, and its page faults take up to a third of a small model's time, most of all in threads other
     # than the first.
@@ -98,16 +98,16 @@ def set_torch_threads(threads: int | None) -> None:
 
 
 class RunStopping(KeyboardInterrupt):
-    """Signal that the process is stopping, and abandons a shard after saving the shard's complete rows."""
+    """Signal that ends the computation of a shard because the process is stopping; complete rows have been saved."""
 
 
 @contextmanager
 def defer_stop_signals() -> Iterator[Callable[[], None]]:
-    """Set STOP_REQUESTED on a signal that would raise KeyboardInterrupt, and raise it when the context ends.
+    """Set STOP_REQUESTED on a stop signal, and raise the signal's KeyboardInterrupt only when the context ends.
 
-    The code within the context notices STOP_REQUESTED and raises RunStopping, or runs to its end. A second signal
-    raises immediately, and so does the first signal once a thread has called the function that this yields. Only the
-    main thread receives signals, so a context in another thread is never stopped.
+    The code within the context notices STOP_REQUESTED and raises RunStopping, or runs to its end. The interrupt is
+    raised at once on a second signal, or if a thread calls the yielded function after the first signal. Only the main
+    thread receives signals, so a context in another thread is never stopped.
     """
     main = threading.main_thread()
     if threading.current_thread() is not main or main.ident is None:

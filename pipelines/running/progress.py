@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import ray
 from ray.util.metrics import Counter, Gauge
 
-from plumbline.operators.base.sentences import plural
+from plumbline.operators.base.sentences import format_quantity
 from plumbline.operators.stages.table import STAGES
-from plumbline.pipelines.running.attempts import NO_HISTORY, History, UnfinishedShard
+from plumbline.pipelines.running.attempts import NO_HISTORY, ShardHistory, UnfinishedShard
 from plumbline.pipelines.running.events import CallsAnswered, Event, ShardStarted
 from plumbline.pipelines.running.outcomes import FinishedShard, ShardName
 from plumbline.pipelines.store.cells import Outcome
@@ -58,10 +58,10 @@ class Counters:
         }
 
     def add(self, name: str, count: float, node: str, **labels: str) -> None:
-        self._sums[name, (("stage", _get_stage(node)), ("node", node), *labels.items())] += count
+        self._sums[name, (("stage", _get_stage_name(node)), ("node", node), *labels.items())] += count
 
     def add_shard(self, node: str, done: FinishedShard) -> None:
-        self.add("rows", done.rows, node, over=STAGES[_get_stage(node)].row_kind)
+        self.add("rows", done.rows, node, over=STAGES[_get_stage_name(node)].row_kind)
         self.add("model_seconds", done.spent.worked, node)
         self.add("waited_seconds", done.spent.waited, node)
         for metric, outcome in done.outcomes.items():
@@ -78,14 +78,14 @@ class Counters:
             if count > 0:  # Ray raises an error for 0
                 self._numbers[name].inc(count, dict(labels))
         for node, shards in self.waiting.items():
-            self._numbers["waiting_shards"].set(shards, {"stage": _get_stage(node), "node": node})
+            self._numbers["waiting_shards"].set(shards, {"stage": _get_stage_name(node), "node": node})
 
 
-def _get_stage(node: str) -> str:
+def _get_stage_name(node: str) -> str:
     return node.partition(":")[0]
 
 
-class Report(NamedTuple):
+class WorkerReport(NamedTuple):
     """Events and log lines of a worker since its last report."""
 
     calls: int = 0
@@ -93,8 +93,8 @@ class Report(NamedTuple):
     finished: FinishedShard | None = None
 
 
-class News(NamedTuple):
-    """Events, and log lines of workers, that the driver has not read yet."""
+class UnreadReports(NamedTuple):
+    """Events and log lines that workers have reported and the driver has not read yet."""
 
     events: Sequence[Event]
     lines: Sequence[Mapping[str, Any]]
@@ -120,7 +120,7 @@ class ProgressLog:
     def describe(self) -> str:
         """Describe the sweep and its remaining work in a few words."""
         left = max(self.counters.waiting.values(), default=0)
-        return f"{self.sweep}, {plural(left, 'shard')} left" if left else self.sweep
+        return f"{self.sweep}, {format_quantity(left, 'shard')} left" if left else self.sweep
 
     def add_cached(self, cells: Mapping[str, int]) -> None:
         """Count the cells of each node that need no computing."""
@@ -131,12 +131,12 @@ class ProgressLog:
         for node, count in shards.items():
             self.counters.waiting[node] = count
 
-    def take_news(self) -> News:
+    def take_unread(self) -> UnreadReports:
         self.counters.send()
-        news = News(self.events, list(self.lines))
+        unread = UnreadReports(self.events, list(self.lines))
         self.events = []
         self.lines.clear()
-        return news
+        return unread
 
     def note_loading(self, node: str, machine: str) -> int:
         """Record that an actor of a node starts to load models on a machine.
@@ -146,11 +146,11 @@ class ProgressLog:
         self.loading[node, machine] += 1
         return self.loading[node, machine]
 
-    def note_ready(self, node: str, machine: str, report: Report) -> None:
+    def note_ready(self, node: str, machine: str, report: WorkerReport) -> None:
         self.loading[node, machine] -= 1
         self.report(node, report)
 
-    def begin(self, node: str, shard: ShardName, machine: str, report: Report) -> History:
+    def begin(self, node: str, shard: ShardName, machine: str, report: WorkerReport) -> ShardHistory:
         """Process a worker's report, start its next shard, and return the earlier attempts at that shard.
 
         The shard is not started if the run is stopping, if the shard is already finished, or if an earlier worker died
@@ -165,7 +165,7 @@ class ProgressLog:
             self.note_start(node, shard, machine)
         return history
 
-    def get_history(self, node: str, shard: ShardName) -> History:
+    def get_history(self, node: str, shard: ShardName) -> ShardHistory:
         if (node, shard) in self.finished:
             return NO_HISTORY._replace(outcomes=self.finished[node, shard])
         if (node, shard) not in self.begun:
@@ -183,7 +183,7 @@ class ProgressLog:
         """Record that a node is trying a single row of a shard; `row` is None after the last row."""
         self.begun[node, shard].row = row
 
-    def report(self, node: str, report: Report, bundle: Sequence[ShardName] = ()) -> bool:
+    def report(self, node: str, report: WorkerReport, bundle: Sequence[ShardName] = ()) -> bool:
         """Process a worker's report; return True if the worker must stop.
 
         `bundle` contains the shards of a bundle that the worker has finished.
@@ -224,7 +224,7 @@ class ProgressLog:
         self.start_failures[node] = message
 
     def find_start_failure(self) -> str | None:
-        """Return the reason why a node could not start, or None if all nodes could start."""
+        """Return the name of a node that could not start, with the reason; None if no node has reported this."""
         return next((f"{node}: {message}" for node, message in self.start_failures.items()), None)
 
 

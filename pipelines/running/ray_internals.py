@@ -1,4 +1,6 @@
-"""Functions that use APIs of Ray that are private or differ between releases, and what a sweep does without each API.
+"""Functions that use APIs of Ray that are private or differ between releases.
+
+Each docstring names the API, and what a sweep lacks if a release of Ray does not have it.
 
 Tested with Ray 2.54 to 2.60; `make test-oldest` tests 2.54.
 """

@@ -22,7 +22,7 @@ class RayTasks:
 
     def __init__(self, environment: DriverEnvironment, max_attempts: int) -> None:
         self.environment = environment
-        self.task = ray.remote(num_cpus=1, max_retries=max_attempts, scheduling_strategy="SPREAD")(_call)
+        self.task = ray.remote(num_cpus=1, max_retries=max_attempts, scheduling_strategy="SPREAD")(_call_function)
 
     def map(
         self, function: Callable[[Shared, Item], Result], items: Iterable[Item], *, shared: Shared
@@ -60,7 +60,7 @@ def open_ray_tasks(cluster: ClusterConfig, store: Store, sources: Sequence[Place
         yield RayTasks(environment, cluster.max_attempts)
 
 
-def _call(function: Callable[[Any, Any], Any], argument: Sequence[Any], item: Any) -> Any:
+def _call_function(function: Callable[[Any, Any], Any], argument: Sequence[Any], item: Any) -> Any:
     return function(_get_shared(argument[0]), item)
 
 

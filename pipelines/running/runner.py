@@ -32,7 +32,7 @@ from plumbline.pipelines.running.driver_environment import open_sweep_environmen
 from plumbline.pipelines.running.errors import RESUME_HINT, RunnerError, format_error
 from plumbline.pipelines.running.events import PhaseStarted, Watch
 from plumbline.pipelines.running.in_process import compute_quick_cells
-from plumbline.pipelines.running.machines import RAY_NAMESPACE, NoRoom, Room, choose_next_wave, reserve_room
+from plumbline.pipelines.running.machines import RAY_NAMESPACE, NoRoom, ReservedRoom, choose_next_wave, reserve_room
 from plumbline.pipelines.running.process import defer_stop_signals
 from plumbline.pipelines.running.progress import ProgressLog
 from plumbline.pipelines.running.ray_internals import call_while_actors_wait, make_pool_arguments
@@ -42,7 +42,7 @@ from plumbline.pipelines.store.cells import Outcome, Work, dump_bundle, load_bun
 
 LOG = logging.getLogger(__name__)
 POLL_INTERVAL = 0.25
-ROOM_INTERVAL = 2.0
+ROOM_CHECK_INTERVAL = 2.0
 """Seconds between checks that a wave still has room on the cluster."""
 END_TIMEOUT = 30.0
 STOP_TIMEOUT = 60.0
@@ -56,7 +56,7 @@ MAX_FRUITLESS_RETRIES = 3
 
 
 class LostWave(Exception):
-    """A wave that ended before its work was done, but not because of its cells."""
+    """Raised if a wave ends early because Ray or a machine failed, and not because of an error in a cell."""
 
 
 class Runner:
@@ -85,7 +85,9 @@ class Runner:
             try:
                 self._run_wave(wave, work, repeated=failures > 0)
             except LostWave as error:
-                LOG.warning("stages %s were interrupted, their remaining cells are retried: %s", ", ".join(wave), error)
+                LOG.warning(
+                    "stages %s were interrupted, so their remaining cells are retried: %s", ", ".join(wave), error
+                )
                 failures = failures + 1 if len(self.outcomes) == known else 1
                 if failures == MAX_FRUITLESS_RETRIES:
                     raise RunnerError(
@@ -97,7 +99,6 @@ class Runner:
                 failures = 0
 
     def _run_wave(self, wave: Sequence[str], work: Sequence[Work], *, repeated: bool) -> None:
-        """Run one dataset over the shards that the wave has not finished."""
         left = {cell.path for item in work for cell in item.cells if cell.node in wave} - self.outcomes.keys()
         shards = [item for item in work if any(cell.path in left for cell in item.cells)]
         waiting = Counter(node for item in shards for node in {cell.node for cell in item.cells if cell.path in left})
@@ -115,7 +116,7 @@ class Runner:
             name: replace(pool, min_size=min(pool.min_size, len(bundles)), max_size=min(pool.max_size, len(bundles)))
             for name, pool in ((name, self.pools[name]) for name in wave)
         }
-        with defer_stop_signals() as raise_now, self._pass_on_news(raise_now):
+        with defer_stop_signals() as raise_now, self._forward_reports_meanwhile(raise_now):
             try:
                 storage = self.settings.store.place.storage
                 with reserve_room(pools) as room:
@@ -129,9 +130,9 @@ class Runner:
                     raise RunnerError(f"stage {failure}") from error
                 raise LostWave(format_error(error)) from error
 
-    def _make_dataset(self, room: Room, bundles: Sequence[Sequence[Work]], settings: RunSettings) -> Any:
+    def _make_dataset(self, room: ReservedRoom, bundles: Sequence[Sequence[Work]], settings: RunSettings) -> Any:
         """Return a dataset with a row and a task for each bundle of shards."""
-        call_while_actors_wait(room.poll, ROOM_INTERVAL)
+        call_while_actors_wait(room.poll, ROOM_CHECK_INTERVAL)
         rows = [{"bundle": dump_bundle([self._add_outcomes(work) for work in works])} for works in bundles]
         dataset = ray.data.from_items(rows, override_num_blocks=len(rows))
         # `ray_remote_args_fn` is the only way to place the actors of a pool one by one; Ray names no successor
@@ -147,7 +148,7 @@ class Runner:
                 num_gpus=pool.num_gpus,
                 accelerator_type=pool.accelerator_type,
                 label_selector=dict(pool.labels) or None,
-                ray_remote_args_fn=room.options(name),
+                ray_remote_args_fn=room.make_options(name),
             )
         return dataset
 
@@ -157,13 +158,13 @@ class Runner:
         return replace(work, outcomes={p: self.outcomes[p] for p in inputs if self.outcomes[p].state != "committed"})
 
     @contextmanager
-    def _pass_on_news(self, raise_now: Callable[[], None]) -> Iterator[None]:
-        """Forward the workers' news while a dataset runs; if the run stops, end the dataset once shards are saved."""
+    def _forward_reports_meanwhile(self, raise_now: Callable[[], None]) -> Iterator[None]:
+        """Forward the workers' reports while a dataset runs; if the run stops, end it once shards have been saved."""
         ended = threading.Event()
 
         def poll() -> None:
             while not ended.wait(POLL_INTERVAL):
-                self._report()
+                self._forward_reports()
                 if STOP_REQUESTED.is_set():
                     self._await_workers(ended)
                     raise_now()
@@ -176,10 +177,10 @@ class Runner:
         finally:
             ended.set()
             poller.join()
-            self._report()
+            self._forward_reports()
 
     def _await_workers(self, ended: threading.Event) -> None:
-        """Make workers save the complete rows of their shards; wait until all have done so, or the run has ended."""
+        """Make workers save the complete rows of their shards; wait until they have, the run ends or time is up."""
         deadline = time.monotonic() + STOP_TIMEOUT
         with suppress(RayError):
             ray.get(self.settings.progress.stop.remote())
@@ -187,13 +188,13 @@ class Runner:
                 if ended.wait(POLL_INTERVAL):
                     return
 
-    def _report(self) -> None:
-        """Forward the workers' news. If Ray itself has failed, do nothing: the main thread reports the failure."""
+    def _forward_reports(self) -> None:
+        """Forward the workers' reports. If Ray itself has failed, do nothing: the main thread reports the failure."""
         with suppress(RayError):
-            news = ray.get(self.settings.progress.take_news.remote())
-            for event in news.events:
+            unread = ray.get(self.settings.progress.take_unread.remote())
+            for event in unread.events:
                 self.watch(event)
-            log_worker_lines(news.lines)
+            log_worker_lines(unread.lines)
 
 
 def run_workload(workload: Workload, cluster: ClusterConfig, watch: Watch) -> dict[str, Outcome]:
@@ -230,7 +231,6 @@ def run_workload(workload: Workload, cluster: ClusterConfig, watch: Watch) -> di
 
 
 def _describe_sweep(workload: Workload) -> str:
-    """Describe the sweep to other sweeps that wait for room on the cluster."""
     run = f"run {get_field('run')} " if get_field("run") else ""
     with suppress(OSError, KeyError):  # the user may have no name
         run += f"by {getpass.getuser()} "
@@ -241,7 +241,7 @@ def _describe_sweep(workload: Workload) -> str:
 
 @contextmanager
 def start_progress_log(sweep: str) -> Iterator[Any]:
-    """Yield a new ProgressLog on the driver's machine, because the run could not continue without that machine anyway.
+    """Yield a new ProgressLog on the driver's machine, because the run cannot continue without that machine.
 
     The actor's name is unique in the cluster and begins with this driver's job id.
     """

@@ -25,12 +25,12 @@ KILLED_MESSAGE = (
     f"{RESUME_HINT}"
 )
 WATCH_INTERVAL = 5.0
-MAX_SILENT_CHECKS = 3
+MAX_FAILED_CHECKS = 3
 """Number of consecutive checks that may find no raylet before the process ends."""
 START_TIMEOUT = "180"
 """Seconds allowed for starting Ray's processes; RAY_raylet_start_wait_time_s overrides this."""
 NOT_STARTED_MESSAGE = "Ray could not be started on this machine ({error}); {remedy}"
-BUSY_REMEDY = (
+SLOW_START_REMEDY = (
     "it may be busy, or short of memory or disk: run again, and if it starts too slowly set "
     f"RAY_raylet_start_wait_time_s above {START_TIMEOUT}"
 )
@@ -47,15 +47,19 @@ JOB_SERVER_PROBLEM = (
 
 @contextmanager
 def open_ray_session(cluster: ClusterConfig) -> Iterator[ClusterConfig]:
-    """Connect to the configured cluster, or start a local Ray of fixed size that is shut down at the end."""
+    """Connect to the configured cluster, or start a local Ray of fixed size that is shut down at the end.
+
+    An existing connection of this process is used and stays open. Yields the configuration; with a local Ray, its
+    `wait_seconds` is 0. Raises RunnerError for `cluster=here`, or if Ray cannot be reached or started.
+    """
     if cluster.executor == "here":
-        raise RunnerError("cluster=here: this job runs only on Ray; leave it out, or name a cluster")
+        raise RunnerError("cluster=here: this job runs only on Ray; leave cluster out, or name a cluster")
     if ray.is_initialized():
         yield cluster
         return
     with print_if_killed(KILLED_MESSAGE):
         address = cluster.address or os.environ.get("RAY_ADDRESS") or "local"
-        _connect(address, cluster)
+        _connect_to_ray(address, cluster)
         own = ray.get_runtime_context().get_node_id()
         sockets = [Path(node["RayletSocketName"]) for node in ray.nodes() if node["NodeID"] == own]
         raylet = sockets[0] if sockets and sockets[0].is_socket() else None  # a Ray client has no raylet
@@ -80,7 +84,7 @@ def exit_if_abandoned(listener: Path | None, pause: float = WATCH_INTERVAL) -> I
 
     def watch() -> None:
         silent = 0
-        while silent < MAX_SILENT_CHECKS and not ended.wait(pause):
+        while silent < MAX_FAILED_CHECKS and not ended.wait(pause):
             with socket.socket(socket.AF_UNIX) as caller:
                 error = caller.connect_ex(str(listener))
             silent = silent + 1 if error in (errno.ECONNREFUSED, errno.ENOENT) else 0
@@ -115,7 +119,7 @@ def print_if_killed(line: str) -> Iterator[None]:
         guard.wait()
 
 
-def _connect(address: str, cluster: ClusterConfig) -> None:
+def _connect_to_ray(address: str, cluster: ClusterConfig) -> None:
     local: dict[str, Any] = {"num_cpus": cluster.num_cpus, "include_dashboard": False} if address == "local" else {}
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_raylet_start_wait_time_s", START_TIMEOUT)
@@ -127,13 +131,13 @@ def _connect(address: str, cluster: ClusterConfig) -> None:
         if host and port.isdigit():  # fail at once if nothing listens there: Ray itself would retry for minutes
             socket.create_connection((host, int(port)), timeout=10).close()
         handler = signal.getsignal(signal.SIGTERM)
-        with _quiet_backend():
+        with _silence_ray_core():
             ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, handler)  # Ray has replaced it
     except Exception as error:  # Ray raises a bare Exception if its processes do not start in time
         if address == "local":
-            remedy = BUSY_REMEDY
+            remedy = SLOW_START_REMEDY
             if "AF_UNIX path length" in str(error):
                 remedy = LONG_PATH_REMEDY
             elif isinstance(error, OSError) and error.filename and error.errno in UNWRITABLE_ERRNOS:
@@ -145,7 +149,7 @@ def _connect(address: str, cluster: ClusterConfig) -> None:
 
 
 @contextmanager
-def _quiet_backend() -> Iterator[None]:
+def _silence_ray_core() -> Iterator[None]:
     """Keep Ray's C++ core from writing to the terminal, because it would warn about every restartable actor.
 
     Its errors are still raised as exceptions. RAY_BACKEND_LOG_LEVEL overrides this.

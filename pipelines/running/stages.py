@@ -13,6 +13,7 @@ from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.rows import CAPTION_COLUMNS, EDIT_COLUMNS
 from plumbline.operators.images.videos import Clips
 from plumbline.operators.metrics.ablation import replace_images
+from plumbline.operators.models.families import FAMILIES
 from plumbline.operators.stages.graph import list_caption_columns, list_source_metrics
 from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions, StaleInput, Upstream
 from plumbline.operators.stages.table import STAGES
@@ -50,10 +51,14 @@ class StageContext:
 
 
 def load_models(node: Node) -> dict[str, Any]:
-    """Load a node's models; return them by the metric options that name their roles."""
+    """Load a node's models; return them by the names of the metric options that choose them."""
     from plumbline.operators.models.loading import load  # the driver never imports torch
 
-    return {key: load(model, STAGES[node.stage].calls[key]) for key, model in node.models.items()}
+    stage, metrics = STAGES[node.stage], node.metrics.values()
+    return {
+        key: load(model, stage.needed_call(key, metrics, FAMILIES[model.config.family]))
+        for key, model in node.models.items()
+    }
 
 
 def make_stages(node: Node, contexts: Mapping[str, StageContext], *, decoders: int = 1) -> dict[str, "NodeStage"]:
@@ -176,7 +181,8 @@ class NodeStage:
         if self.stage.row_kind == "prompts":
             return read_prompts(shard)
         if self.stage.row_kind == "pairs":
-            return read_pairs(shard, READ_COLUMNS)
+            edits = bool(list_source_metrics(self.node.metrics))
+            return read_pairs(shard, READ_COLUMNS, edited_from=self.context.prompt_shards if edits else None)
         if not self.stage.looks_at_images():
             return read_ids(shard, READ_COLUMNS)
         sources, captions = list_source_metrics(self.node.metrics), list_caption_columns(self.node.metrics)

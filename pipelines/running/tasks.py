@@ -30,7 +30,7 @@ class Tasks(Protocol):
         """
 
 
-class TasksHere:
+class ThreadTasks:
     """Calls functions in threads of this process."""
 
     def map(
@@ -53,7 +53,7 @@ def open_tasks(cluster: ClusterConfig, store: Store, *, rows: int, sources: Sequ
     """
     without_ray = cluster.executor == "auto" and cluster.address is None and not is_ray_installed()
     if cluster.executor == "here" or rows <= cluster.driver_rows or without_ray:
-        yield TasksHere()
+        yield ThreadTasks()
         return
     with explain_missing_extra("ray", f"a run of more than {cluster.driver_rows} rows (cluster.driver_rows)"):
         from plumbline.pipelines.running.ray_tasks import open_ray_tasks  # imports Ray, which takes seconds

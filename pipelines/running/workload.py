@@ -15,8 +15,8 @@ from plumbline.pipelines.running.stages import StageContext
 from plumbline.pipelines.store.cells import Work
 from plumbline.pipelines.store.store import Store
 
-MIN_SMALL_CALLS = 4000
-"""Number of model calls that counts as small on any machine: starting Ray and its workers would take longer."""
+MAX_SMALL_PLAN_CALLS = 4000
+"""Maximum number of model calls of a plan that counts as small on any machine: starting Ray would take longer."""
 MAX_CALLS_TIMES_CORES = 24_000
 """A plan also counts as small if its number of model calls times the number of CPU cores is at most this; with few
 cores, Ray's workers gain little.
@@ -50,16 +50,17 @@ class Workload:
                     missing=other.missing + item.missing,
                     images=other.images + item.images,
                     model_calls=other.model_calls + item.model_calls,
+                    encodings=other.encodings + item.encodings,
                 )
             merged[item.node.name] = item
         every_metric = {name: metric for item in merged.values() for name, metric in item.node.metrics.items()}
         return [merged[node.name] for node in make_nodes(every_metric)]
 
     def shards_with_work(self, kind: RowKind) -> Iterator[Work]:
-        """Yield the shards of a kind with cells to compute; a cell shared by several plans is yielded once."""
+        """Yield the shards of a kind with their missing cells; a cell that several plans share is included once."""
         seen: set[str] = set()
         for benchmark, plan in self.plans.items():
-            for work in plan.work(plan.select_kind(kind)):
+            for work in plan.iterate_work(plan.select_kind(kind)):
                 cells = tuple(cell for cell in work.cells if cell.path not in seen)
                 if len(self.plans) > 1:
                     seen.update(cell.path for cell in cells)
@@ -81,9 +82,9 @@ def fits_this_process(nodes: Iterable[NodePlan], cluster: ClusterConfig) -> bool
     with_model = [item for item in nodes if item.missing and item.node.model is not None]
     if any(cluster.find_pool(item.node.name).num_gpus for item in with_model):
         return False
-    return sum(item.model_calls for item in with_model) <= count_small_calls()
+    return sum(item.steps for item in with_model) <= get_max_small_plan_calls()
 
 
-def count_small_calls() -> int:
-    """Return the maximum number of model calls that counts as a small plan on this machine."""
-    return max(MIN_SMALL_CALLS, MAX_CALLS_TIMES_CORES // count_cores())
+def get_max_small_plan_calls() -> int:
+    """Return the maximum number of model calls that a small plan may have on this machine."""
+    return max(MAX_SMALL_PLAN_CALLS, MAX_CALLS_TIMES_CORES // count_cores())

@@ -21,7 +21,7 @@ N_FIRST_PROMPTS = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rounds:
+class PromptRounds:
     """A benchmark's prompts in random order, and its shards, which are split so that each belongs to one round."""
 
     order: Indices
@@ -75,7 +75,7 @@ class Rounds:
 
 def split_rounds(
     sources: Sources, benchmark: BenchmarkConfig, uris: UriReader, options: Adaptive, cache: ImageFileCache
-) -> Rounds:
+) -> PromptRounds:
     """Draw a random order of the prompts, divide them into rounds, and split every shard by round.
 
     The prompt ids of the images are read again, but not the images themselves.
@@ -96,7 +96,7 @@ def split_rounds(
         prompts = split_prompts(PromptTables(sources.prompts, sources.prompt_shards), round_of_id.__getitem__)
     matched = match_prompts([piece for piece, _ in pieces], prompts, benchmark.name, uris.locate, cache)
     table = matched.prompts.table
-    return Rounds(
+    return PromptRounds(
         order=order,
         ends=ends,
         prompt_ids=ids,

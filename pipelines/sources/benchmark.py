@@ -19,7 +19,7 @@ GENERATOR_COLUMNS = ("generator", "model", "model_name")
 
 
 def parse_generator(name: str) -> str:
-    """Return the generator that a folder's name contains; Spark and DuckDB name partition folders COLUMN=GENERATOR."""
+    """Return a folder's generator: its name, or GENERATOR if it is named COLUMN=GENERATOR by Spark or DuckDB."""
     column, mark, value = name.partition("=")
     return unquote(value) if mark and value and column.lower() in GENERATOR_COLUMNS else name
 
@@ -84,14 +84,14 @@ class ColumnsConfig:
     """
 
     def __post_init__(self) -> None:
-        check_extra([name for name in self.extra if self.extra != "*"])
+        check_extra_columns([name for name in self.extra if self.extra != "*"])
         if any(getattr(self, name) for name in MASK_COLUMNS) and not self.sources:
             raise ConfigError(
                 "benchmark.columns.mask: a mask belongs to a source image; set benchmark.columns.source "
                 "or benchmark.columns.source_uri"
             )
 
-    def list_renamed(self, *, prompts: bool) -> tuple[tuple[str, str], ...]:
+    def list_renamed_columns(self, *, prompts: bool) -> tuple[tuple[str, str], ...]:
         """Return pairs of our name and the file's name for each column that has a different name in the file.
 
         The columns of sources, masks and captions are always included, and `prompt` if the rows contain `prompts`.
@@ -133,8 +133,8 @@ class PromptColumnsConfig:
             if not condition.partition(":")[0] or ":" not in condition:
                 raise ConfigError(f"benchmark.prompt_columns.where: expected COLUMN:VALUE, got {condition!r}")
 
-    def list_renamed(self) -> tuple[tuple[str, str], ...]:
-        """Return pairs of our name and the file's name for each column that has a different name in the file."""
+    def list_renamed_columns(self) -> tuple[tuple[str, str], ...]:
+        """Return each column that has a different name in the file, as (our name, the file's name)."""
         return _list_renamed_columns(self, PROMPT_COLUMNS)
 
 
@@ -216,7 +216,8 @@ class BenchmarkConfig(PackConfig):
             )
         if self.skills is not None and (not self.skills.lower().endswith(".json") or "/" in self.skills):
             raise ConfigError(
-                f"benchmark.skills: expected a .json file in the folder of benchmark.prompts, got {self.skills!r}"
+                f"benchmark.skills: expected the name of a .json file in the folder of benchmark.prompts, got "
+                f"{self.skills!r}; correct it"
             )
         if self.columns.words is not None and (self.prompts is None or self.questions is not None):
             # a question pack would replace the questions about words
@@ -235,8 +236,8 @@ def _list_renamed_columns(config: Any, names: Sequence[str]) -> tuple[tuple[str,
     return tuple((name, getattr(config, name) or "") for name in names if getattr(config, name) != name)
 
 
-def check_extra(names: Sequence[str]) -> None:
-    """Raise ConfigError if an extra column has the name of a column of scores."""
+def check_extra_columns(names: Sequence[str]) -> None:
+    """Raise ConfigError if an extra column has the same name as a column of the scores."""
     for name in names:
         if name in schemas.SCORES.names:
             raise ConfigError(

@@ -18,7 +18,7 @@ from plumbline.operators.images.rows import (
 )
 from plumbline.pipelines.sources.prompts import PromptTables, read_prompt_records
 from plumbline.pipelines.sources.shards import describe_row
-from plumbline.pipelines.sources.uris import LocateImage, StoredObjects
+from plumbline.pipelines.sources.uris import ImageFileDigester, LocateImage
 from plumbline.pipelines.store.cells import Shard, digest
 
 
@@ -28,7 +28,7 @@ def digest_edit_columns(prompts: PromptTables, locate: LocateImage) -> PromptTab
     No image is read: addresses are looked up without reading, and embedded images and captions change only if their
     file changes. Raise ConfigError if an address is not a string.
     """
-    objects, shards = StoredObjects(locate), list[Shard]()
+    objects, shards = ImageFileDigester(locate), list[Shard]()
     for shard in prompts.shards:
         if not shard.edit_columns:
             shards.append(shard)
@@ -72,7 +72,6 @@ def append_edit_columns(images: pa.Table, prompts: Sequence[Shard]) -> pa.Table:
 
 @lru_cache(maxsize=1)
 def _number_shards(shards: tuple[Shard, ...]) -> dict[str, int]:
-    """Return the index of the shard that contains each prompt, by prompt_id."""
     return {
         record["prompt_id"]: number for number, shard in enumerate(shards) for record in read_edit_columns(shard, ())
     }
@@ -95,5 +94,7 @@ def _make_absolute(address: Any, folder: str, shard: Shard, row: int) -> Any:
         return [_make_absolute(each, folder, shard, row) for each in address]
     if not isinstance(address, str):
         found = type(address).__name__
-        raise SourceError(f"{describe_row(shard, row)}: expected the address of an image as text, found {found}")
+        raise SourceError(
+            f"{describe_row(shard, row)}: expected the address of an image as text, found {found}; correct it"
+        )
     return address if address.startswith("/") or "://" in address else f"{folder}/{address}"

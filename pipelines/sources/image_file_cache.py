@@ -35,7 +35,7 @@ must be read.
 CACHE_FOLDER = "sources"
 """Folder of the cache in a store; below it are the benchmark, a digest of the column names, and the generator."""
 PROMPT_FIELDS = ("prompt_id", "prompt")
-VERSION = 1
+CACHE_VERSION = 1
 """Version of the cache, raised when its content changes."""
 
 
@@ -56,9 +56,9 @@ class ImageFileCache:
     """The image files of a benchmark, read from a store's cache if possible, and otherwise from the files."""
 
     def __init__(self, store: Store | None, benchmark: BenchmarkConfig) -> None:
-        names = benchmark.columns.list_renamed(prompts=benchmark.prompts is None)
+        names = benchmark.columns.list_renamed_columns(prompts=benchmark.prompts is None)
         self.store = store
-        self.folder = f"{CACHE_FOLDER}/{benchmark.name}/{digest([VERSION, names])[:8]}"
+        self.folder = f"{CACHE_FOLDER}/{benchmark.name}/{digest([CACHE_VERSION, names])[:8]}"
         self.tables: dict[str, pa.Table] = {}
         self.row_of: dict[tuple[str, str, int, str], int] = {}
         """Row of a file in its generator's cache table, by generator, address, size and ETag."""
@@ -79,10 +79,10 @@ class ImageFileCache:
                 keys = zip(*(table.column(key).to_pylist() for key in ("file", "size", "etag")), strict=True)
                 self.row_of |= {(name, *key): row for row, key in enumerate(keys)}
 
-    def footer(self, file: ListedFile) -> pq.FileMetaData:
-        """Return a file's footer; raise SourceError naming the file if it has none."""
+    def read_footer(self, file: ListedFile) -> pq.FileMetaData:
+        """Return a file's footer; raise SourceError naming the file if it has no footer."""
         key = (file.group, resolve_links(file.place), file.size, file.etag)
-        if (known := self._recall(key)) is not None:
+        if (known := self._read_cached_file(key)) is not None:
             self.seen[key] = known
             return known.metadata
         footer = read_footer(file)
@@ -95,7 +95,7 @@ class ImageFileCache:
     def read(self, shards: Sequence[Shard], columns: Sequence[str]) -> list[pa.Table | SourceError]:
         """Read columns of one file's shards like `read_each`, without opening the file if its prompts are cached."""
         key = (shards[0].group, resolve_links(shards[0].place), shards[0].size, shards[0].etag)
-        known = self.seen.get(key) or self._recall(key)
+        known = self.seen.get(key) or self._read_cached_file(key)
         if known is None:
             return read_each(shards, columns)
         wanted = [name for name in columns if name in PROMPT_FIELDS]
@@ -126,7 +126,7 @@ class ImageFileCache:
             self.store.write_table(f"{self.folder}/{name}.parquet", pa.table(columns, schema=CACHE_SCHEMA))
         self.changed.clear()
 
-    def _recall(self, key: tuple[str, str, int, str]) -> CachedFile | None:
+    def _read_cached_file(self, key: tuple[str, str, int, str]) -> CachedFile | None:
         if (row := self.row_of.get(key)) is None:
             return None
         columns = {name: self.tables[key[0]].column(name)[row] for name in ("footer", *PROMPT_FIELDS)}

@@ -23,23 +23,23 @@ from plumbline.operators.images.generation_settings import (
 )
 from plumbline.operators.images.rows import SOURCE_COLUMNS
 from plumbline.pipelines.base.arrow_views import remove_views_from_schema
-from plumbline.pipelines.base.storage import Place, StorageConfig, readable_errors
-from plumbline.pipelines.base.tables import NO_GENERATOR, REJECTED_SCHEMA, Rejection, printable
+from plumbline.pipelines.base.storage import Place, StorageConfig, convert_read_errors
+from plumbline.pipelines.base.tables import NO_GENERATOR, REJECTED_SCHEMA, Rejection, escape_bytes
 from plumbline.pipelines.sources.benchmark import (
     GENERATOR_COLUMNS,
     IMAGE_COLUMNS,
     BenchmarkConfig,
     ColumnsConfig,
-    check_extra,
+    check_extra_columns,
     name_generators,
 )
 from plumbline.pipelines.sources.image_file_cache import ImageFileCache
 from plumbline.pipelines.sources.origins import (
     MANIFEST_FILE,
     Origins,
-    count_suffixes,
     describe_ignored,
-    name_some,
+    format_first_names,
+    format_suffix_counts,
     read_origins,
 )
 from plumbline.pipelines.sources.prompts import PromptTables
@@ -92,8 +92,8 @@ class ImageFiles(NamedTuple):
         return [*self.siblings, *inside]
 
     @property
-    def state(self) -> str:
-        """Digest of the list of files and of their sizes and etags."""
+    def digest(self) -> str:
+        """Digest of the names, sizes and ETags of the files."""
         seen = hashlib.sha256("\0".join([*self.places, *self.others]).encode(errors="surrogateescape"))
         for listing in self.listings.values():
             seen.update(digest_files(listing.tables).encode())
@@ -128,7 +128,7 @@ def list_images(benchmark: BenchmarkConfig, storage: StorageConfig) -> ImageFile
         places, siblings = {name: storage.locate(url) for name, url in benchmark.generators.items()}, list[str]()
     else:
         images = storage.locate(str(benchmark.images))
-        with readable_errors(images, "benchmark.images"):
+        with convert_read_errors(images, "benchmark.images"):
             places, siblings = _find_folders(images, benchmark)
         if absent := sorted(set(benchmark.generators or ()) - set(places)):
             found = ", ".join(places) or "none"
@@ -138,9 +138,9 @@ def list_images(benchmark: BenchmarkConfig, storage: StorageConfig) -> ImageFile
         places = {name: places[name] for name in benchmark.generators or places}
     listings = {}
     for name, place in places.items():
-        with readable_errors(place, f"benchmark.generators.{name}"):
+        with convert_read_errors(place, f"benchmark.generators.{name}"):
             listings[name] = list_files(place, name, TABLE_SUFFIXES)
-    return ImageFiles(places, listings, siblings, _read_rejected(benchmark, storage, places))
+    return ImageFiles(places, listings, siblings, _read_rejected_rows(benchmark, storage, places))
 
 
 def _find_folders(images: Place, benchmark: BenchmarkConfig) -> tuple[dict[str, Place], list[str]]:
@@ -152,9 +152,11 @@ def _find_folders(images: Place, benchmark: BenchmarkConfig) -> tuple[dict[str, 
     """
     entries = images.list()
     if STORE_FILE in entries and is_store(images):
-        raise ConfigError(f"benchmark.images {images.url}: expected images, found a store of scores; correct it")
+        raise ConfigError(
+            f"benchmark.images {images.url}: expected images, found a store of scores; give the folder of images"
+        )
     names = sorted(name for name, entry in entries.items() if entry.type == "directory" and not name.startswith("."))
-    folders = {printable(name): images / name for name in names}
+    folders = {escape_bytes(name): images / name for name in names}
     folders = {generator: folders[name] for name, generator in name_generators(folders).items()}
     folders = {name: folder for name, folder in folders.items() if not is_store(folder)}
     files = sorted(name for name, entry in entries.items() if entry.type == "file")
@@ -164,9 +166,9 @@ def _find_folders(images: Place, benchmark: BenchmarkConfig) -> tuple[dict[str, 
     unclear = [name for name in tables if full and _may_have_images(images / name, benchmark)]
     if unclear:
         raise ConfigError(
-            f"benchmark.images {images.url}: found Parquet files ({name_some(unclear)}) next to folders with Parquet "
-            f"files ({name_some(full)}); move the files into a folder of their generator, or name the path of every "
-            "generator in benchmark.generators"
+            f"benchmark.images {images.url}: found Parquet files ({format_first_names(unclear)}) next to folders with "
+            f"Parquet files ({format_first_names(full)}); move the files into a folder of their generator, or name the "
+            "path of every generator in benchmark.generators"
         )
     if tables and not full:
         return {images.name.removesuffix(".parquet"): images}, []  # the listing of `images` has the other files
@@ -188,20 +190,19 @@ def _make_no_tables_error(benchmark: BenchmarkConfig, others: Sequence[str]) -> 
     inside = "" if benchmark.prompts is None else ", with the prompts in that folder itself (docs/ingest.md)"
     return ConfigError(
         f"benchmark.images {images}: expected one folder per generator, or Parquet files, found "
-        f"{count_suffixes(others) or 'none'}; to score image files or tars, use plumbline score "
+        f"{format_suffix_counts(others) or 'none'}; to score image files or tars, use plumbline score "
         f"images={images}{inside}; to convert them to Parquet, use plumbline ingest"
     )
 
 
-def _read_rejected(
+def _read_rejected_rows(
     benchmark: BenchmarkConfig, storage: StorageConfig, generators: Container[str]
 ) -> tuple[Rejection, ...]:
-    """Return the rows that an ingest rejected, for the generators that are scored."""
     # a trial of the first prompts has no rejected rows, because it is not known which prompts they belong to
     if benchmark.images is None or benchmark.limit is not None:
         return ()
     place = storage.locate(benchmark.images) / REJECTED_FILE
-    with readable_errors(place, "benchmark.images"):
+    with convert_read_errors(place, "benchmark.images"):
         try:
             content = place.read(MAX_REJECTED_BYTES + 1)
         except (FileNotFoundError, NotADirectoryError):
@@ -245,7 +246,9 @@ def open_images(
         raise _make_no_tables_error(benchmark, files.others)
     optional = set() if prompts is None else prompts.edit_columns
     with ThreadPoolExecutor(N_FILE_READERS) as pool:
-        results = list(pool.map(lambda file: _open_file(file, benchmark, shard_size, optional, cache.footer), listed))
+        results = list(
+            pool.map(lambda file: _open_file(file, benchmark, shard_size, optional, cache.read_footer), listed)
+        )
     broken = [result for result in results if isinstance(result, BrokenFile)]
     for name, listing in files.listings.items():
         if not listing.tables:
@@ -255,7 +258,7 @@ def open_images(
     if broken and not tables and (benchmark.prompts is None or columns != ColumnsConfig()):
         raise ConfigError(f"benchmark.images: {broken[0].message}")
     schemas = [table.schema for table in tables]
-    settings = _find_settings(columns, schemas)
+    settings = _find_setting_columns(columns, schemas)
     # a rejected row without a generator belongs to the only generator, if there is only one
     fallback = next(iter(places)) if len(places) == 1 else NO_GENERATOR
     return Images(
@@ -278,7 +281,7 @@ def _open_file(
 ) -> _OpenedFile | BrokenFile:
     """Read a file's schema and shards; raise ConfigError if it contains generators that the sweep cannot separate."""
     columns = benchmark.columns
-    names = columns.list_renamed(prompts=benchmark.prompts is None)
+    names = columns.list_renamed_columns(prompts=benchmark.prompts is None)
     required = [name for name, own in names if own and name not in optional]
     required += [] if benchmark.prompts is None else ["prompt_id"]
     try:
@@ -298,7 +301,6 @@ def _open_file(
 
 
 def _check_single_generator(file: ListedFile, footer: pq.FileMetaData, benchmark: BenchmarkConfig) -> None:
-    """Raise ConfigError if a file contains several generators, unless the configuration maps generators to files."""
     if isinstance(benchmark.generators, Mapping):
         return
     names = [benchmark.columns.generator] if benchmark.columns.generator else GENERATOR_COLUMNS
@@ -318,7 +320,6 @@ def _check_single_generator(file: ListedFile, footer: pq.FileMetaData, benchmark
 
 
 def _list_columns_to_read(benchmark: BenchmarkConfig, schema: pa.Schema) -> list[str]:
-    """Return the columns to read, by their names in an image file."""
     columns = benchmark.columns
     names = IMAGE_COLUMNS if benchmark.prompts is not None else (*IMAGE_COLUMNS, "prompt")
     extra = schema.names if columns.extra == "*" else columns.extra
@@ -326,7 +327,7 @@ def _list_columns_to_read(benchmark: BenchmarkConfig, schema: pa.Schema) -> list
     return [*(getattr(columns, name) for name in names), *columns.edit_columns.values(), *extra, *settings]
 
 
-def _find_settings(columns: ColumnsConfig, schemas: Sequence[pa.Schema]) -> dict[str, ColumnAlternatives]:
+def _find_setting_columns(columns: ColumnsConfig, schemas: Sequence[pa.Schema]) -> dict[str, ColumnAlternatives]:
     """Return the columns that may contain generation settings; empty if no file has any.
 
     Raise ConfigError if no file has a configured column.
@@ -345,12 +346,11 @@ def _find_settings(columns: ColumnsConfig, schemas: Sequence[pa.Schema]) -> dict
 def _make_extra_schema(
     columns: ColumnsConfig, schemas: Sequence[pa.Schema], settings: Mapping[str, ColumnAlternatives]
 ) -> pa.Schema:
-    """Return the extra columns of all files; raise ConfigError if a column is missing or has different types."""
     used = {*(getattr(columns, name) for name in IMAGE_COLUMNS), *columns.edit_columns.values()}
     used |= {SETTINGS_COLUMN} if settings else set()
     names = dict.fromkeys(name for schema in schemas for name in schema.names)
     wanted = [name for name in names if name not in used] if columns.extra == "*" else dict.fromkeys(columns.extra)
-    check_extra(list(wanted))
+    check_extra_columns(list(wanted))
     fields: list[pa.Field] = []
     for name in wanted:
         if not schemas or (settings and name == SETTINGS_COLUMN):
@@ -375,7 +375,6 @@ def _describe_origins(
     tables: Sequence[_OpenedFile],
     settings: Mapping[str, ColumnAlternatives],
 ) -> Origins:
-    """Return the origins of prompts, generators, sources and settings, and the columns and files that are ignored."""
     columns, schemas = benchmark.columns, [table.schema for table in tables]
     root = storage.locate(benchmark.images) if benchmark.images is not None else None
     all_ingested = root is not None and bool(tables) and all(table.is_ingested for table in tables)

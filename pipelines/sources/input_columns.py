@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from plumbline.pipelines.sources.benchmark import GENERATOR_COLUMNS
 
-DEFAULT_NAMES = {
+DEFAULT_COLUMN_NAMES = {
     "image": ("file", "file_name", "image", "filename", "image_path", "path"),
     "prompt": ("prompt", "text", "caption"),
     "prompt_id": ("prompt_id",),
@@ -42,7 +42,7 @@ def find_names(available: Iterable[str], columns: InputColumnsConfig) -> InputCo
     exact = {name: name for name in available}
     lower = {name.lower(): name for name in reversed(exact)} | exact
     chosen: dict[str, str | None] = {}
-    for role, defaults in DEFAULT_NAMES.items():
+    for role, defaults in DEFAULT_COLUMN_NAMES.items():
         name = getattr(columns, role)
         chosen[role] = exact.get(name) if name else next((lower[usual] for usual in defaults if usual in lower), None)
     return InputColumnsConfig(**chosen)

@@ -1,4 +1,4 @@
-"""Origins of prompts and generators in words, and example pairs, which every job that reads images shows first."""
+"""Describes where prompts and generators were found, with example pairs; every job that reads images prints this."""
 
 import json
 from bisect import bisect_right
@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from plumbline.operators.base.errors import SourceError
 from plumbline.operators.images.rows import format_id
-from plumbline.pipelines.base.storage import Place, readable_errors
-from plumbline.pipelines.base.tables import printable
+from plumbline.pipelines.base.storage import Place, convert_read_errors
+from plumbline.pipelines.base.tables import escape_bytes
 from plumbline.pipelines.sources.shards import describe_row, read_shard
 from plumbline.pipelines.store.cells import Shard
 
@@ -24,7 +24,7 @@ MANIFEST_FILE = "manifest.json"
 """Name of the manifest in an ingest's output."""
 MAX_LISTED_NAMES = 8
 """Maximum number of generators, columns or file suffixes that are named in a line."""
-MAX_CHARACTERS = 100
+MAX_PROMPT_CHARACTERS = 100
 """Maximum number of characters of a prompt in an example pair."""
 
 
@@ -46,17 +46,17 @@ class Origins(NamedTuple):
     warnings: Sequence[str] = ()
     """Warnings for the user to check before relying on the pairs."""
 
-    def lines(self, prompts: int, images: Mapping[str, int]) -> list[str]:
+    def describe(self, prompts: int, images: Mapping[str, int]) -> list[str]:
         """Return lines that tell the user these origins; `images` is the number of images per generator."""
         lines = [f"prompts: {prompts}, from {self.prompts}"]
         if images:
             names = [f"{name} ({count} {'image' if count == 1 else 'images'})" for name, count in images.items()]
-            lines.append(f"generators: {len(names)}, from {self.generators}: {name_some(names)}")
-        unread = name_some(list(self.unread))
+            lines.append(f"generators: {len(names)}, from {self.generators}: {format_first_names(names)}")
+        unread = format_first_names(list(self.unread))
         more = {"sources": self.sources, "settings": self.settings, "columns not read": unread}
         more["files passed over"] = self.passed_over
         lines += [f"{title}: {text}" for title, text in more.items() if text]
-        return [printable(line) for line in (*lines, *(f"warning: {warning}" for warning in self.warnings))]
+        return [escape_bytes(line) for line in (*lines, *(f"warning: {warning}" for warning in self.warnings))]
 
 
 def read_origins(folder: Place) -> Origins | None:
@@ -64,7 +64,7 @@ def read_origins(folder: Place) -> Origins | None:
 
     Raise ConfigError if the storage cannot be reached.
     """
-    with readable_errors(folder, "benchmark.images"):
+    with convert_read_errors(folder, "benchmark.images"):
         try:
             ingests = json.loads((folder / MANIFEST_FILE).read())["ingests"]
             origins = [Origins(**ingest["origins"]) for ingest in ingests]
@@ -86,7 +86,7 @@ class SeenOrigins:
         self.generators[generator] = None
         self.unread.update(dict.fromkeys(unread))
 
-    def origins(self, generator: str | None) -> Origins:
+    def to_origins(self, generator: str | None) -> Origins:
         """Return the recorded origins; `generator` is the configured generator of all rows, if there is one."""
         generators = f"generator={generator}" if generator else " and ".join(self.generators)
         return Origins(" and ".join(self.prompts), generators, list(self.unread))
@@ -104,16 +104,16 @@ def combine_origins(origins: Sequence[Origins]) -> Origins:
 
 def describe_ignored(paths: Sequence[str]) -> str:
     """Return a description of ignored files: their number by suffix, and an example; empty without files."""
-    return f"{count_suffixes(paths)}, such as {min(paths)}" if paths else ""
+    return f"{format_suffix_counts(paths)}, such as {min(paths)}" if paths else ""
 
 
-def count_suffixes(paths: Iterable[str]) -> str:
-    """Return the number of files per suffix in words, such as: 3 .heic, 1 .zip."""
+def format_suffix_counts(paths: Iterable[str]) -> str:
+    """Format the number of files per suffix, such as: 3 .heic, 1 .zip."""
     suffixes = Counter(PurePosixPath(path).suffix.lower() or "without an ending" for path in paths)
-    return name_some([f"{count} {suffix}" for suffix, count in suffixes.most_common()])
+    return format_first_names([f"{count} {suffix}" for suffix, count in suffixes.most_common()])
 
 
-def name_some(names: Sequence[str]) -> str:
+def format_first_names(names: Sequence[str]) -> str:
     """Return the first few names as text, followed by the number of remaining names."""
     others = len(names) - MAX_LISTED_NAMES
     return ", ".join(names[:MAX_LISTED_NAMES]) + (f" and {others} others" if others > 0 else "")
@@ -131,9 +131,9 @@ class ExamplePair(NamedTuple):
 
     def __str__(self) -> str:
         text = self.prompt or ""
-        short = text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]}..."
+        short = text if len(text) <= MAX_PROMPT_CHARACTERS else f"{text[:MAX_PROMPT_CHARACTERS]}..."
         prompt = f"prompt_id {self.prompt_id!r}, without a text" if self.prompt is None else repr(short)
-        return printable(f"pair: {self.image} of {self.generator}: {prompt}")
+        return escape_bytes(f"pair: {self.image} of {self.generator}: {prompt}")
 
 
 def pick_ends_and_middle(count: int) -> list[int]:

@@ -10,7 +10,14 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from plumbline.operators.base.errors import SourceError
-from plumbline.operators.images.rows import ADDRESS_COLUMNS, SOURCE_COLUMNS, format_id, list_image_records
+from plumbline.operators.images.rows import (
+    ADDRESS_COLUMNS,
+    ORIGINAL_COLUMNS,
+    SOURCE_COLUMNS,
+    format_id,
+    list_image_records,
+)
+from plumbline.pipelines.sources.edit_columns import append_edit_columns
 from plumbline.pipelines.sources.image_file_cache import ImageFileCache
 from plumbline.pipelines.sources.prompts import read_files
 from plumbline.pipelines.sources.shards import read_shard
@@ -18,7 +25,7 @@ from plumbline.pipelines.store.cells import PIECE_SUFFIX_PATTERN, Shard
 
 ID_COLUMNS = ("image_id", "prompt_id")
 
-Generators = tuple[str, str]
+GeneratorPair = tuple[str, str]
 """Two generators in alphabetical order."""
 NumberedPrompt = tuple[str, int]
 """A prompt id, and the number k of an image among a generator's images of this prompt; the image is compared with the
@@ -39,12 +46,12 @@ class PairIndex(NamedTuple):
     def list_rows(self, generator: str) -> set[NumberedPrompt]:
         return {row for shard, rows in self.rows.items() if shard.group == generator for row in rows}
 
-    def count_pairs(self) -> dict[Generators, int]:
+    def count_pairs(self) -> dict[GeneratorPair, int]:
         """Return the number of pairs of images for every two generators; 0 if they have no prompt in common."""
         rows = {generator: self.list_rows(generator) for generator in self.generators}
         return {(one, other): len(rows[one] & rows[other]) for one, other in combinations(rows, 2)}
 
-    def make_shards(self, compared: Iterable[Generators]) -> dict[Shard, tuple[Shard, Shard]]:
+    def make_shards(self, compared: Iterable[GeneratorPair]) -> dict[Shard, tuple[Shard, Shard]]:
         """Return a shard of pairs for any two shards of compared generators that have a prompt in common.
 
         The result maps each shard of pairs to the two shards of images that it consists of.
@@ -66,14 +73,13 @@ class PairIndex(NamedTuple):
         return pairs
 
     def _make_pair_shard(self, shard: Shard, opponent: Shard, common: Sequence[NumberedPrompt]) -> Shard:
-        """Return the shard of the pairs in `common`; its name stays the same if the shards of images get other rows."""
+        """Return the shard of the pairs in `common`; its name depends only on the names of the two shards of images."""
         named = sha256(f"{opponent.group}\0{PIECE_SUFFIX_PATTERN.sub('', opponent.name)}".encode()).hexdigest()[:8]
         second, first = (_select_rows(each, [self.rows[each][row] for row in common]) for each in (shard, opponent))
         return replace(second, name=f"{named}~{shard.name}", opponent=first)
 
 
 def _select_rows(shard: Shard, numbers: Sequence[int]) -> Shard:
-    """Return the shard with only these of its rows."""
     if len(numbers) == shard.rows:
         return shard
     picked = tuple(sorted(shard.picked[number] if shard.picked else number for number in numbers))
@@ -83,7 +89,7 @@ def _select_rows(shard: Shard, numbers: Sequence[int]) -> Shard:
 def index_pairs(images: Sequence[Shard], cache: ImageFileCache) -> PairIndex:
     """Read the prompt ids of images, and number each generator's images of the same prompt.
 
-    Rows without a prompt, and shards that cannot be read, are in no pair.
+    Rows without a prompt, and shards that cannot be read, are left out.
     """
     numbered: dict[str, Counter[str]] = defaultdict(Counter)
     rows: dict[Shard, Mapping[NumberedPrompt, int]] = {}
@@ -100,13 +106,19 @@ def index_pairs(images: Sequence[Shard], cache: ImageFileCache) -> PairIndex:
     return PairIndex(rows)
 
 
-def read_pairs(pair: Shard, columns: Sequence[str]) -> pa.Table:
-    """Return the rows of a shard of pairs: an image, and the opponent's image in the columns for an edit's source.
+def read_pairs(pair: Shard, columns: Sequence[str], *, edited_from: Sequence[Shard] | None = None) -> pa.Table:
+    """Return the rows of a shard of pairs; the columns for the source of an edit contain the opponent's image.
 
-    `other_image_id` is null if the opponent's rows have no ids.
+    `other_image_id` is null if the opponent's rows have no ids. If the prompts' shards are given as `edited_from`, the
+    images are edits, and their own sources are in the columns `original` and `original_uri`.
     """
     assert pair.opponent is not None, "a shard of pairs has an opponent"
     images, others = read_shard(pair, columns), read_shard(pair.opponent, columns)
+    if edited_from is not None:
+        edits = append_edit_columns(read_shard(pair, (*columns, *SOURCE_COLUMNS)), edited_from)
+        for original, source in zip(ORIGINAL_COLUMNS, SOURCE_COLUMNS, strict=True):
+            if source in edits.column_names:
+                images = images.append_column(original, edits.column(source))
     rows_of: dict[str | None, list[int]] = defaultdict(list)
     for row, prompt_id in enumerate(_list_ids(others)):
         rows_of[prompt_id].append(row)
@@ -125,7 +137,7 @@ def _list_ids(images: pa.Table) -> list[str | None]:
 
 
 def read_ids(shard: Shard, columns: Sequence[str]) -> pa.Table:
-    """Return the ids of a shard's rows, with all `columns` if an image's id is derived from its content."""
+    """Return the ids of a shard's rows; if image ids are missing, return all `columns`, from which ids can be made."""
     ids = read_shard(shard, ID_COLUMNS)
     has_ids = "image_id" in ids.column_names and not ids.column("image_id").null_count
     return ids if has_ids else read_shard(shard, columns)

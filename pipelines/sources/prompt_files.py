@@ -5,28 +5,28 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from plumbline.operators.base.errors import SourceError
-from plumbline.operators.base.rows import require_columns, require_once
+from plumbline.operators.base.rows import require_columns, require_unique_columns
 from plumbline.operators.images.rows import format_id
 from plumbline.pipelines.base.tables import (
     JSON_LINES_SUFFIXES,
     SEPARATORS_BY_SUFFIX,
     TableRecords,
-    as_object,
     convert_to_list,
     read_json,
     read_records,
     read_text,
+    require_object,
     split_lines,
 )
 from plumbline.pipelines.sources.shards import hash_text
 
-LIST_SUFFIX = ".txt"
-PROMPT_FILE_SUFFIXES = (*SEPARATORS_BY_SUFFIX, *JSON_LINES_SUFFIXES, ".json", LIST_SUFFIX)
+PROMPT_LIST_SUFFIX = ".txt"
+PROMPT_FILE_SUFFIXES = (*SEPARATORS_BY_SUFFIX, *JSON_LINES_SUFFIXES, ".json", PROMPT_LIST_SUFFIX)
 MAX_FILE_BYTES = 256 * 2**20
 MAX_PROMPTS = 1_000_000
 GECKO_COLUMNS = ("dataset_id", "prompt", "prompt_type", "prompt_id")
 """Columns that identify Gecko2K's prompts.csv."""
-DEFAULT_NAMES = {"prompt_id": "prompt_id", "text": "text", "skills": "skills"}
+DEFAULT_COLUMN_NAMES = {"prompt_id": "prompt_id", "text": "text", "skills": "skills"}
 TEXT_COLUMNS = (("text",), ("prompt", "prompts"), ("caption", "captions"), ("prompt_en", "prompt_cn", "prompt_zh"))
 """Names of the prompt column in releases, in any case. The first group with a column in the file is used."""
 ID_COLUMNS = ("id", "item_id", "index")
@@ -51,7 +51,7 @@ class PromptColumns(NamedTuple):
 
     def is_default(self, name: str) -> bool:
         """Return True if the column has its default name, so that the file may use another usual name instead."""
-        return self.names[name] == DEFAULT_NAMES[name]
+        return self.names[name] == DEFAULT_COLUMN_NAMES[name]
 
 
 def read_prompts(content: bytes, url: str, columns: PromptColumns) -> list[dict[str, Any]]:
@@ -65,7 +65,7 @@ def read_prompts(content: bytes, url: str, columns: PromptColumns) -> list[dict[
     own_id = _find_id_column(table, columns, text)
     own = {**columns.names, "text": text, **({"prompt_id": own_id} if own_id else {})}
     required = [own[name] for name in ("prompt_id", "text") if name == "text" or own_id]
-    require_once(table.names, own.values(), url)
+    require_unique_columns(table.names, own.values(), url)
     for row, record in enumerate(table.rows):
         require_columns(record, required, f"{url}, row {row}", key=f"{columns.key}.text or {columns.key}.prompt_id")
     read = [name for name in own if name != "prompt_id" or own_id]
@@ -76,9 +76,9 @@ def read_prompts(content: bytes, url: str, columns: PromptColumns) -> list[dict[
 def read_prompts_with_ids(content: bytes, url: str, columns: PromptColumns) -> list[dict[str, Any]]:
     """Read a file's prompts under our column names; if the file has no ids, use hashes and drop repeated texts.
 
-    Raise SourceError naming the file and the row if a row cannot be read, or has neither id nor text.
+    Raise SourceError naming the file and the row if a row cannot be read, or lacks both id and text.
     """
-    if url.lower().endswith(LIST_SUFFIX):
+    if url.lower().endswith(PROMPT_LIST_SUFFIX):
         lines = dict.fromkeys(_read_prompt_lines(content, url))
         return [{"prompt_id": hash_text(line), "text": line} for line in lines if line]
     prompts = read_prompts(content, url, columns)
@@ -170,7 +170,9 @@ def read_skills(content: bytes, url: str) -> dict[str, list[str]]:
     """
     prompts_by_skill = read_json(content, url)
     if not isinstance(prompts_by_skill, dict):
-        raise SourceError(f"{url}: expected an object of prompts by skill, found {type(prompts_by_skill).__name__}")
+        raise SourceError(
+            f"{url}: expected an object of prompts by skill, found {type(prompts_by_skill).__name__}; correct it"
+        )
     skills: dict[str, list[str]] = {}
     for skill, prompts in prompts_by_skill.items():
         if not isinstance(prompts, list):
@@ -192,7 +194,7 @@ def read_prompt_file(content: bytes, url: str, required: Sequence[str] = ()) -> 
     if the file has one of these columns twice.
     """
     table = _read_table(content, url)
-    require_once(table.names, [*required, DEFAULT_NAMES["skills"]], url)
+    require_unique_columns(table.names, [*required, DEFAULT_COLUMN_NAMES["skills"]], url)
     for row, record in enumerate(table.rows):
         require_columns(record, required, f"{url}, row {row}")
     return table.rows
@@ -221,7 +223,7 @@ def read_texts_without_ids(content: bytes, url: str, columns: PromptColumns) -> 
 
     Raise SourceError naming the file and the row if the file cannot be read.
     """
-    if url.lower().endswith(LIST_SUFFIX):
+    if url.lower().endswith(PROMPT_LIST_SUFFIX):
         return _read_prompt_lines(content, url)
     prompts = read_prompts(content, url, columns)
     return None if prompts and "prompt_id" in prompts[0] else [str(prompt["text"]) for prompt in prompts]
@@ -264,7 +266,7 @@ def _read_json_prompts(content: bytes, url: str, text: str) -> Iterator[dict[str
     for row, prompt in enumerate(prompts):
         if are_texts and not isinstance(prompt, str):
             raise SourceError(f"{url}, row {row}: expected text, found {type(prompt).__name__}; correct it")
-        yield {text: prompt} if are_texts else as_object(prompt, f"{url}, row {row}")
+        yield {text: prompt} if are_texts else require_object(prompt, f"{url}, row {row}")
 
 
 def _read_prompts_by_id(prompts: Mapping[str, Any], url: str, text: str) -> Iterator[dict[str, Any]]:
@@ -276,10 +278,10 @@ def _read_prompts_by_id(prompts: Mapping[str, Any], url: str, text: str) -> Iter
             # MagicBrush's edit_sessions.json: a session of several edits. `input` is the image that an edit starts
             # from, in images/<session>; ids are those of the results in its code.
             # Source: OSU-NLP-Group/MagicBrush, edit_cli_single_multi_turn.py at fcfc892.
-            for number, turn in enumerate((as_object(turn, where) for turn in prompt), 1):
+            for number, turn in enumerate((require_object(turn, where) for turn in prompt), 1):
                 prompt_id = f"{name}_inde_{number}" if number > 1 else f"{name}_{number}"
                 image = turn.get("input") and f"images/{name}/{turn['input']}"
                 yield {**turn, "prompt_id": prompt_id, "input": image}
         else:
             # GenAI-Bench's images are named by the object's keys; the `id` inside a prompt is written differently
-            yield {"prompt_id": name, **as_object(prompt, where)}
+            yield {"prompt_id": name, **require_object(prompt, where)}

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from plumbline.operators.base.errors import SourceError
-from plumbline.operators.metrics.questions.question_list import ask_for_text
+from plumbline.operators.metrics.questions.question_list import make_text_question
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.benchmark import PROMPT_COLUMNS, BenchmarkConfig
 from plumbline.pipelines.sources.prompts import (
@@ -16,7 +16,7 @@ from plumbline.pipelines.sources.prompts import (
     read_prompt_records,
 )
 from plumbline.pipelines.sources.question_packs import PackFile
-from plumbline.pipelines.sources.question_packs.pack import PackRow, PackRows, get_texts, yield_questions_or_error
+from plumbline.pipelines.sources.question_packs.pack import PackRow, PackRows, convert_refusal_to_error_row, get_texts
 from plumbline.pipelines.sources.shards import ShardSize, describe_row
 
 READ_SHARD_SIZE = ShardSize(10_000)
@@ -44,8 +44,8 @@ class WordsColumn(PackFile):
             prompts = make_prompts_table(records, shard).to_pylist()
             for row, (record, prompt) in enumerate(zip(records, prompts, strict=True)):
                 blank = PackRow(describe_row(shard, row), prompt["prompt_id"], prompt["text"] or "")
-                texts = _ask_for_texts(blank, column, record.get("words"))
-                for question in yield_questions_or_error(blank.where, blank.prompt_id, blank.text, texts):
+                texts = _make_text_questions(blank, column, record.get("words"))
+                for question in convert_refusal_to_error_row(blank.where, blank.prompt_id, blank.text, texts):
                     has_texts = True
                     yield question
         if not has_texts:
@@ -60,8 +60,8 @@ def find_words_column(benchmark: BenchmarkConfig, storage: StorageConfig) -> Wor
     return WordsColumn(pack="words", place=place, key="benchmark.columns.words", benchmark=benchmark)
 
 
-def _ask_for_texts(row: PackRow, column: str, words: Any) -> Iterator[PackRow]:
+def _make_text_questions(row: PackRow, column: str, words: Any) -> Iterator[PackRow]:
     texts = [words] if isinstance(words, str) else words
     for number, wanted in enumerate(get_texts(texts or (), column)):
         if wanted.strip():
-            yield row._replace(question=ask_for_text(number, wanted))
+            yield row._replace(question=make_text_question(number, wanted))

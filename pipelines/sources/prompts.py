@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.images.rows import ADDRESS_COLUMNS, CAPTION_COLUMNS, format_id, list_image_records
-from plumbline.pipelines.base.storage import Place, StorageConfig, readable_errors
+from plumbline.pipelines.base.storage import Place, StorageConfig, convert_read_errors
 from plumbline.pipelines.base.tables import WORKBOOK_SUFFIXES, convert_to_list
 from plumbline.pipelines.sources import prompt_files
 from plumbline.pipelines.sources.benchmark import PROMPT_COLUMNS, BenchmarkConfig
@@ -39,17 +39,17 @@ from plumbline.pipelines.sources.shards import (
     select_picked_rows,
     split_file,
 )
-from plumbline.pipelines.sources.uris import LocateImage, StoredObjects
+from plumbline.pipelines.sources.uris import ImageFileDigester, LocateImage
 from plumbline.pipelines.store.cells import Shard, digest
 
 ReadFile = Callable[[Sequence[Shard], Sequence[str]], list[pa.Table | SourceError]]
 """Function that returns columns of the shards of one file; an unreadable shard is replaced by its error."""
 FILES_AT_ONCE = 2 * N_FILE_READERS
 """Number of files whose ids or prompts are in memory at the same time."""
-LEFT_OUT_ROUND = -1
+NO_ROUND = -1
 """Round number for rows that are left out of all shards."""
 GetRound = Callable[[str], int]
-"""Function that returns the round of a prompt's rows, counted from 0, or LEFT_OUT_ROUND. The argument is the prompt's
+"""Function that returns the round of a prompt's rows, counted from 0, or NO_ROUND. The argument is the prompt's
 id, or an empty string for a row without a prompt.
 """
 
@@ -94,8 +94,8 @@ def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_size:
     place = storage.locate(str(benchmark.prompts))
     packed = benchmark.find_pack_file(storage)
     if packed is not None and packed.place == place:
-        return _read_packed_prompts(packed, benchmark.name)
-    with readable_errors(place, "benchmark.prompts"):
+        return _read_pack_prompts(packed, benchmark.name)
+    with convert_read_errors(place, "benchmark.prompts"):
         files = list_prompt_files(place, benchmark.name)
     # prompts are small, but a model may write about each one for a long time: the byte limit is meant for images
     size = shard_size if shard_size.bytes is None else ShardSize()
@@ -139,10 +139,10 @@ def read_texts_without_ids(benchmark: BenchmarkConfig, storage: StorageConfig) -
     ):
         return None
     columns = prompt_files.PromptColumns(
-        dict(prompt_files.DEFAULT_NAMES) | dict(benchmark.prompt_columns.list_renamed())
+        dict(prompt_files.DEFAULT_COLUMN_NAMES) | dict(benchmark.prompt_columns.list_renamed_columns())
     )
     try:
-        with readable_errors(place, "benchmark.prompts"):
+        with convert_read_errors(place, "benchmark.prompts"):
             return prompt_files.read_texts_without_ids(place.read(prompt_files.MAX_FILE_BYTES + 1), place.url, columns)
     except SourceError as error:
         raise ConfigError(f"benchmark.prompts: {error}") from error
@@ -164,7 +164,7 @@ def locate_skills(place: Place, benchmark: BenchmarkConfig) -> Shard | None:
         return None
     is_file = place.path.lower().endswith((*prompt_files.PROMPT_FILE_SUFFIXES, ".parquet"))
     file = (place.parent if is_file else place) / benchmark.skills
-    with readable_errors(file, "benchmark.skills"):
+    with convert_read_errors(file, "benchmark.skills"):
         try:
             entry = file.entry()
         except (FileNotFoundError, NotADirectoryError):
@@ -186,8 +186,7 @@ def _find_skills(prompt_id: str | None, shard: Shard) -> Sequence[str]:
     return () if shard.skills is None else _read_skills(shard.skills).get(prompt_id or "", ())
 
 
-def _read_packed_prompts(packed: PackFile, suite: str) -> PromptTables:
-    """Return all prompts of a question pack as a single shard."""
+def _read_pack_prompts(packed: PackFile, suite: str) -> PromptTables:
     place = packed.place
     try:
         table = read_pack(packed, suite).prompts
@@ -207,7 +206,7 @@ def _read_packed_prompts(packed: PackFile, suite: str) -> PromptTables:
 
 
 def list_prompt_pairs(table: pa.Table) -> list[tuple[str, str]]:
-    """Return the id and text of every prompt: only these can change a result."""
+    """Return the id and text of every prompt, the only columns that can change a result."""
     return list(zip(*(table.column(name).to_pylist() for name in ("prompt_id", "text")), strict=True))
 
 
@@ -228,7 +227,7 @@ def match_prompts(
     prompt_rows: dict[Shard, NDArray[np.int32]] = {}
     broken: list[BrokenFile] = []
     unknown = UnknownPrompts()
-    objects = StoredObjects(locate_image)
+    objects = ImageFileDigester(locate_image)
     for shard, table in read_files(images, ("prompt_id", *ADDRESS_COLUMNS), cache.read):
         if isinstance(table, SourceError):
             broken.append(BrokenFile(shard.group, str(table), shard.rows))
@@ -272,7 +271,7 @@ def list_prompt_shards(
 
     Of the configured source, mask and caption columns, the shards contain only the columns that are in the file.
     """
-    names, edits = benchmark.prompt_columns.list_renamed(), benchmark.columns.edit_columns
+    names, edits = benchmark.prompt_columns.list_renamed_columns(), benchmark.columns.edit_columns
     if not file.url.lower().endswith(prompt_files.PROMPT_FILE_SUFFIXES):
         footer = read_footer(file)
         schema, own_names = footer.schema.to_arrow_schema(), dict(names)
@@ -300,7 +299,6 @@ def list_prompt_shards(
 
 
 def _filter_shards(shards: list[Shard], conditions: Sequence[str]) -> list[Shard]:
-    """Return the shards with only the rows that meet all conditions (COLUMN:VALUE)."""
     if not conditions:
         return shards
     wanted = {tuple(condition.split(":", 1)) for condition in conditions}
@@ -354,18 +352,18 @@ def _gather_prompts(
     matched: dict[Shard, tuple[Shard, ...]] = {}
     asked: dict[str, Shard] = {}
     broken: list[BrokenFile] = []
-    objects = StoredObjects(locate_image)
+    objects = ImageFileDigester(locate_image)
     for shard, table in read_files(images, ("prompt_id", "prompt", *ADDRESS_COLUMNS), cache.read):
         if isinstance(table, SourceError):
             broken.append(BrokenFile(shard.group, str(table), shard.rows))
             continue
-        pairs = _list_own_pairs(table)
+        pairs = _list_distinct_pairs(table)
         for prompt_id, text in pairs:
             known, url = unique.setdefault(prompt_id, (text, shard.url))
             if known != text:
                 other = "" if url == shard.url else f" in {url}"
                 raise ConfigError(
-                    f"{shard.url}: prompt_id {prompt_id!r} has the text {text!r}, and also {known!r}{other}; make ids "
+                    f"{shard.url}: prompt_id {prompt_id!r} has two texts, {text!r} and {known!r}{other}; make ids "
                     "unique, or set benchmark.columns.prompt_id=null to make ids from the texts"
                 )
         content = digest(sorted(pairs))
@@ -387,7 +385,7 @@ def list_own_ids(images: Sequence[Shard], cache: ImageFileCache) -> list[str]:
     return list(ids)
 
 
-def _list_own_pairs(table: pa.Table) -> list[tuple[str, str]]:
+def _list_distinct_pairs(table: pa.Table) -> list[tuple[str, str]]:
     pairs = zip(*(table.column(name).to_pylist() for name in ("prompt_id", "prompt")), strict=True)
     return list(dict.fromkeys((prompt_id, text or "") for prompt_id, text in pairs))
 
@@ -404,7 +402,7 @@ def read_prompts(shard: Shard) -> pa.Table:
             raise SourceError(f"{shard.url}: the prompts have changed since the run was planned; run again")
         return table
     if shard.contains_prompts:
-        pairs = _list_own_pairs(read_shard(shard, ("prompt_id", "prompt")))
+        pairs = _list_distinct_pairs(read_shard(shard, ("prompt_id", "prompt")))
         return make_prompts_table([{"prompt_id": prompt_id, "text": text} for prompt_id, text in pairs], shard)
     return make_prompts_table(read_prompt_records(shard), shard)
 
@@ -495,7 +493,7 @@ def _split_shard(
     A shard whose rows are all in one round is yielded unchanged.
     """
     rounds = np.asarray([round_of(prompt_id) for prompt_id in prompt_ids])
-    for round in np.unique(rounds[rounds != LEFT_OUT_ROUND]):
+    for round in np.unique(rounds[rounds != NO_ROUND]):
         numbers = np.flatnonzero(rounds == round)
         picked = [shard.picked[row] for row in numbers] if shard.picked else numbers.tolist()
         piece = replace(shard, name=f"{shard.name}+w{round:02d}", rows=len(numbers), picked=tuple(picked))

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from plumbline.operators.base import rows
 from plumbline.operators.base.errors import SourceError
-from plumbline.operators.base.rows import require_once
+from plumbline.operators.base.rows import require_unique_columns
 from plumbline.operators.images.generation_settings import (
     SETTINGS_COLUMN,
     ColumnAlternatives,
@@ -26,8 +26,8 @@ from plumbline.operators.images.rows import EDIT_COLUMNS, format_id
 from plumbline.pipelines.base.arrow_views import remove_views
 from plumbline.pipelines.base.hugging_face_labels import name_labels
 from plumbline.pipelines.base.parquet_reader import ParquetReader
-from plumbline.pipelines.base.storage import Place, first_line, is_storage_error
-from plumbline.pipelines.base.tables import printable
+from plumbline.pipelines.base.storage import Place, get_first_line, is_storage_error
+from plumbline.pipelines.base.tables import escape_bytes
 from plumbline.pipelines.store.cells import Shard
 from plumbline.pipelines.store.store import exclude_stores
 
@@ -72,7 +72,7 @@ class BrokenFile(NamedTuple):
 
 
 class UnreadableFile(SourceError):
-    """A file that is not a readable table."""
+    """Raised if a file is not a readable table."""
 
 
 class ListedFile(NamedTuple):
@@ -93,7 +93,7 @@ class ListedFile(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """A file, or the files below a folder, without hidden files and stores."""
+    """The files found at a path, except hidden files and files of stores."""
 
     tables: list[ListedFile]
     others: list[str]
@@ -110,7 +110,7 @@ def list_files(place: Place, group: str, suffixes: tuple[str, ...]) -> Listing:
     others = [relative for relative in visible if not relative.lower().endswith(suffixes)]
     tables: list[ListedFile] = []
     for relative in (relative for relative in visible if relative.lower().endswith(suffixes)):
-        entry, shown = found[paths[relative]], printable(relative)
+        entry, shown = found[paths[relative]], escape_bytes(relative)
         name = shown.removesuffix(".parquet").replace("/", "__")
         is_like_shard = (
             SHARD_LIKE_NAME_PATTERN.search(shown) is not None
@@ -163,8 +163,8 @@ def retry_unreadable(read: Callable[Read, Found]) -> Callable[Read, Found]:
 @retry_unreadable
 def read_footer(file: ListedFile) -> pq.FileMetaData:
     """Return a Parquet file's footer; raise SourceError if it has none, or if the file's name is not UTF-8."""
-    if file.url != printable(file.url):
-        raise SourceError(f"{printable(file.url)}: the file's name, or a folder's, is not UTF-8; rename it")
+    if file.url != escape_bytes(file.url):
+        raise SourceError(f"{escape_bytes(file.url)}: the file's name, or a folder's, is not UTF-8; rename it")
     if not file.regular:
         raise SourceError(f"{file.url}: expected a file, found a broken link, a pipe or a device; remove it")
     try:
@@ -176,7 +176,7 @@ def read_footer(file: ListedFile) -> pq.FileMetaData:
         with suppress(OSError):  # the server may be out of reach
             _check_unchanged(file)
         raise UnreadableFile(
-            f"{file.url}: not a readable Parquet file ({first_line(error)}); "
+            f"{file.url}: not a readable Parquet file ({get_first_line(error)}); "
             "it may be truncated: write or upload it again"
         ) from error
 
@@ -191,7 +191,7 @@ def require_columns(
 
 def check_columns(schema: pa.Schema, read: Sequence[str], ids: Sequence[str], url: str) -> None:
     """Raise SourceError if a column to read occurs twice, or if ids are neither text nor numbers."""
-    require_once(schema.names, read, url)
+    require_unique_columns(schema.names, read, url)
     for name in set(ids) & set(schema.names):
         dtype = schema.field(name).type
         if pa.types.is_nested(dtype) or dtype in BINARY_TYPES or pa.types.is_fixed_size_binary(dtype):
@@ -238,7 +238,7 @@ def read_shard(shard: Shard, columns: Sequence[str]) -> pa.Table:
     or has changed since the plan was made.
     """
     with open_shard(shard) as stream:
-        return _read_renamed(ParquetReader(stream, shard.size), shard, columns)
+        return _read_our_columns(ParquetReader(stream, shard.size), shard, columns)
 
 
 def read_own_files(shard: Shard) -> list[str]:
@@ -250,20 +250,20 @@ def read_own_files(shard: Shard) -> list[str]:
             file = ParquetReader(stream, shard.size)
             if INGEST_KEY not in (file.footer.metadata or {}):
                 return []
-            files: list[str | None] = _read_renamed(file, shard, ("uri",)).column("uri").to_pylist()
+            files: list[str | None] = _read_our_columns(file, shard, ("uri",)).column("uri").to_pylist()
     except (SourceError, KeyError):  # the caller can still name the row in the shard's file
         return []
     return [each for each in files if each] if all(files) else []
 
 
-def _read_renamed(file: ParquetReader, shard: Shard, columns: Sequence[str]) -> pa.Table:
-    """Return the shard's rows from an open file, under our column names.
+def _read_our_columns(file: ParquetReader, shard: Shard, columns: Sequence[str]) -> pa.Table:
+    """Return the shard's rows from an open file, with the columns renamed to our names.
 
     Rows with their own prompts get a prompt_id: their own, or a hash of the prompt.
     """
     if not (shard.contains_prompts and "prompt_id" in columns):
-        return _read_row_groups(file, shard, map_column_names(shard, columns))
-    table = _read_row_groups(file, shard, map_column_names(shard, (*columns, "prompt")))
+        return _read_row_groups(file, shard, map_file_columns(shard, columns))
+    table = _read_row_groups(file, shard, map_file_columns(shard, (*columns, "prompt")))
     texts = [
         require_prompt_text(value, shard, row) or "" for row, value in enumerate(read_column(table, "prompt", shard))
     ]
@@ -275,8 +275,8 @@ def _read_renamed(file: ParquetReader, shard: Shard, columns: Sequence[str]) -> 
     return table.select([name for name in columns if name in table.column_names])
 
 
-def map_column_names(shard: Shard, columns: Sequence[str]) -> dict[str, str]:
-    """Return the name in the shard's file of each of these columns, by our name of the column.
+def map_file_columns(shard: Shard, columns: Sequence[str]) -> dict[str, str]:
+    """Map our names of these columns to the names in the shard's file.
 
     Columns of sources, masks and captions are left out if they are not configured.
     """
@@ -291,12 +291,12 @@ def read_each(
 
     Addresses are not read if every row contains its image's bytes.
     """
-    tables = _read_file(shards, columns, footer)
+    tables = _read_shards_of_file(shards, columns, footer)
     damaged = any(isinstance(table, UnreadableFile) for table in tables)
-    return _read_file(shards, columns) if damaged else tables
+    return _read_shards_of_file(shards, columns) if damaged else tables
 
 
-def _read_file(
+def _read_shards_of_file(
     shards: Sequence[Shard], columns: Sequence[str], footer: pq.FileMetaData | None = None
 ) -> list[pa.Table | SourceError]:
     without_addresses = [name for name in columns if name != "uri"]
@@ -341,9 +341,11 @@ def _read_together(
     """
     try:
         if len(shards) == 1:
-            return [_read_renamed(file, shards[0], columns)]
+            return [_read_our_columns(file, shards[0], columns)]
         runs = list(dict.fromkeys(shard.row_groups for shard in shards))
-        table = _read_renamed(file, replace(shards[0], row_groups=tuple(chain.from_iterable(runs)), picked=()), columns)
+        table = _read_our_columns(
+            file, replace(shards[0], row_groups=tuple(chain.from_iterable(runs)), picked=()), columns
+        )
         sizes = [_count_rows(file.footer, run) for run in runs]
         starts = accumulate(sizes, initial=0)
         tables = {run: table.slice(start, size) for run, start, size in zip(runs, starts, sizes, strict=False)}
@@ -364,7 +366,7 @@ def select_picked_rows(table: pa.Table, shard: Shard) -> pa.Table:
 
 
 @retry_unreadable
-def read_extra(shard: Shard, extra: pa.Schema, settings: Mapping[str, ColumnAlternatives]) -> pa.Table:
+def read_extra_columns(shard: Shard, extra: pa.Schema, settings: Mapping[str, ColumnAlternatives]) -> pa.Table:
     """Return the columns that a shard adds to its scores, in row order; null if the shard's file lacks them.
 
     The settings column is assembled from the columns that contain generation settings.
@@ -414,7 +416,7 @@ def open_shard(shard: Shard) -> Iterator[Any]:
 
 def _make_unreadable_error(shard: Shard, error: Exception) -> UnreadableFile:
     groups = f", row groups {shard.row_groups[0]}-{shard.row_groups[-1]}" if shard.row_groups else ""
-    return UnreadableFile(f"{shard.url}{groups}: unreadable ({first_line(error)}); write or upload the file again")
+    return UnreadableFile(f"{shard.url}{groups}: unreadable ({get_first_line(error)}); write or upload the file again")
 
 
 def _check_unchanged(file: Shard | ListedFile) -> None:
@@ -434,7 +436,7 @@ def _check_unchanged(file: Shard | ListedFile) -> None:
 
 
 def hash_text(text: str) -> str:
-    """Return the id for a prompt that has none: a hash of its text."""
+    """Return a hash of a text, which serves as the id of a prompt without an id."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -25,7 +25,7 @@ from plumbline.pipelines.sources.image_file_cache import ImageFileCache
 from plumbline.pipelines.sources.image_files import ImageFiles, open_images
 from plumbline.pipelines.sources.origins import ExamplePair, Origins, read_pairs
 from plumbline.pipelines.sources.prompts import (
-    LEFT_OUT_ROUND,
+    NO_ROUND,
     UnknownPrompts,
     list_own_ids,
     match_prompts,
@@ -93,7 +93,7 @@ class Sources(NamedTuple):
 
     @property
     def reads_addresses(self) -> bool:
-        """True if rows refer to images, sources or masks by address; a listing does not show changes to these files."""
+        """True if rows refer to images, sources or masks by address; listing the tables does not show their changes."""
         return any(shard.objects or shard.sources for shard in (*self.prompt_shards, *self.prompts_of))
 
     @property
@@ -119,7 +119,7 @@ class Sources(NamedTuple):
         images = Counter(dict.fromkeys(self.generators, 0))
         for shard in self.image_shards:
             images[shard.group] += shard.rows
-        return self.origins.lines(len(self.prompts), images)
+        return self.origins.describe(len(self.prompts), images)
 
     @property
     def example_pairs(self) -> list[ExamplePair]:
@@ -132,7 +132,7 @@ class Sources(NamedTuple):
 
     @property
     def skill_labels(self) -> NDArray[np.uint64]:
-        """A hash of the skills of each prompt; equal skills have the same hash in every sweep."""
+        """One number per prompt that identifies its skills; the same skills have the same number in every sweep."""
         return hash_ids(pc.binary_join(self.prompts.column("skills"), "\0").to_pylist())
 
 
@@ -172,7 +172,7 @@ def open_sources(
         rounds = dict.fromkeys(chosen if leaves_out else [*ids, ""], 0)  # an image without a prompt stays
 
         def get_round(prompt_id: str) -> int:
-            return rounds.get(prompt_id, LEFT_OUT_ROUND)
+            return rounds.get(prompt_id, NO_ROUND)
 
         if leaves_out:
             full_size = FullSize(len(ids), sum(shard.rows for shard in shards))

@@ -35,7 +35,7 @@ class UriReader:
 
     def locate(self, uri: str) -> Place:
         """Return the file at an address; raise RefusedUri without accessing it if it is outside the roots."""
-        address = _resolve(uri)
+        address = _resolve_address(uri)
         has_parents = ".." in unquote(address).split("/")
         below = (f"{address}/".startswith(root.rstrip("/") + "/") for root in _resolve_roots(self.roots))
         if has_parents or not any(below):
@@ -64,8 +64,8 @@ class UriReader:
 LocateImage = Callable[[str], Place]
 
 
-class StoredObjects:
-    """Identities of the objects at images' addresses, found without reading the objects.
+class ImageFileDigester:
+    """Finds the sizes and ETags of the files at images' addresses, without reading the files.
 
     Local files are looked up individually; on S3, whole folders are listed.
     """
@@ -81,7 +81,7 @@ class StoredObjects:
         return digest([self.identify(record[column]) for record in list_image_records(images.select([column]))])
 
     def digest_edits(self, images: pa.Table, prompt_digests: Sequence[str] = ()) -> str:
-        """Return a digest of the sources and masks of the images and of their prompts; empty without any of these."""
+        """Return a digest of the sources and masks of the images and of their prompts; empty if there are none."""
         digests = [*(self.digest(images, name) for name in ADDRESS_COLUMNS[1:]), *prompt_digests]
         return digest(digests) if any(digests) else ""
 
@@ -134,10 +134,10 @@ def open_benchmark_uris(benchmark: BenchmarkConfig, storage: StorageConfig, limi
 
 @lru_cache(maxsize=8)
 def _resolve_roots(roots: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(_resolve(root) for root in roots)
+    return tuple(_resolve_address(root) for root in roots)
 
 
-def _resolve(url: str) -> str:
+def _resolve_address(url: str) -> str:
     """Return an address; for a local path, with all links resolved."""
     return os.path.realpath(place) if (place := _make_absolute(url)).startswith("/") else place
 

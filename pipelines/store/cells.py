@@ -89,7 +89,7 @@ class Shard:
         """Convert a row index within the shard to the index within its file."""
         return self.first_row + (self.picked[row] if self.picked else row)
 
-    def source(self, *, compares: bool = False) -> dict[str, Any]:
+    def describe_source(self, *, compares: bool = False) -> dict[str, Any]:
         """Return the part of a cell's key that identifies the images: the file, and any files that it references.
 
         If the stage `compares` edits, this includes the source images, masks and captions.
@@ -97,7 +97,7 @@ class Shard:
         file = {"url": _resolve_links(self.url), "size": self.size, "etag": self.etag, "row_groups": self.row_groups}
         sources = {"sources": self.sources} if compares and self.sources else {}
         columns = tuple(names for names in self.columns if compares or names[0] not in EDIT_COLUMNS)
-        opponent = {} if self.opponent is None else {"opponent": self.opponent.source()}
+        opponent = {} if self.opponent is None else {"opponent": self.opponent.describe_source()}
         return file | sources | opponent | {"columns": columns, "objects": self.objects, "picked": self.picked}
 
 
@@ -124,7 +124,7 @@ class Recipe:
     asks: bool = False
     """True if this stage, or one of its input stages, uses the benchmark's own questions about its prompts."""
     pairs: bool = False
-    """True if one of its input stages compares images with those of other generators."""
+    """True if one of its input stages compares images with images of other generators."""
 
     @property
     def folder(self) -> str:

@@ -15,19 +15,19 @@ CHECKSUM_FIELD = "checksum"
 
 
 class DamagedError(Exception):
-    """A file whose bytes differ from the bytes that were written."""
+    """Raised if the bytes of a file differ from the bytes that were written."""
 
 
 def insert_digest(data: bytes) -> bytes:
     """Return the bytes with the last DIGEST_PLACEHOLDER replaced by their digest."""
     before, _, after = _split_at_digest(data)
-    return before + _digest(before, after) + after
+    return before + _compute_digest(before, after) + after
 
 
 def check_digest(data: bytes) -> str:
     """Return the digest that a file contains; raise DamagedError if any bit of the file has changed."""
     before, digest, after = _split_at_digest(data)
-    if _digest(before, after) != digest:
+    if _compute_digest(before, after) != digest:
         raise DamagedError(f"its {len(data)} bytes differ from the bytes that were written")
     return digest.decode()
 
@@ -64,5 +64,5 @@ def _split_at_digest(data: bytes) -> tuple[bytes, bytes, bytes]:
     return data[:start], data[start:end], data[end:]
 
 
-def _digest(before: bytes, after: bytes) -> bytes:
+def _compute_digest(before: bytes, after: bytes) -> bytes:
     return DIGEST_PREFIX.encode() + hashlib.sha256(before + DIGEST_PLACEHOLDER.encode() + after).hexdigest().encode()

@@ -36,15 +36,15 @@ POLLS_PER_TIMEOUT = 20
 
 
 class LeaseHeld(PlumblineError):
-    """A lease that another process holds."""
+    """Raised if another process holds the lease."""
 
 
 class LeaseLost(PlumblineError):
-    """A lease that another process took, because this process did not renew the lease in time."""
+    """Raised if another process took the lease, because this process did not renew it in time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Holder:
+class LeaseHolder:
     """Content of a lease file."""
 
     job: str
@@ -63,7 +63,7 @@ class Holder:
         return f"{self.job} on {self.host} (process {self.process}), since {self.since}"
 
 
-_HOLDER_ADAPTER = TypeAdapter(Holder)
+_HOLDER_ADAPTER = TypeAdapter(LeaseHolder)
 
 
 class LeaseRecord(NamedTuple):
@@ -72,7 +72,7 @@ class LeaseRecord(NamedTuple):
     number: int
     """Number of the lease's file; 0 if the lease was never taken."""
     text: str
-    holder: Holder | None
+    holder: LeaseHolder | None
     """Holder of the lease; None if it was never taken or its file cannot be read."""
 
     @property
@@ -100,7 +100,7 @@ class Lease:
     Within the context, a thread renews the lease; when the context ends, the lease is released.
     """
 
-    def __init__(self, store: Store, name: str, holder: Holder, clock: Clock) -> None:
+    def __init__(self, store: Store, name: str, holder: LeaseHolder, clock: Clock) -> None:
         self._store, self._name, self._holder, self._clock = store, name, holder, clock
         self.number = 0
         """Number of the lease's file; each new holder takes a higher number."""
@@ -116,9 +116,9 @@ class Lease:
     def claim(self, number: int) -> bool:
         """Take a number and delete lower numbers; return False if another holder has taken this or a higher number."""
         began = self._clock.now()
-        if not (self._store.place / _make_lease_path(self._name, number)).create(_encode(self._holder)):
+        if not (self._store.place / _make_lease_path(self._name, number)).create(_encode_holder(self._holder)):
             return False
-        numbers = _list_numbers(self._store, self._name)
+        numbers = _list_lease_numbers(self._store, self._name)
         if max(numbers) > number:
             return False
         for older in numbers:
@@ -135,7 +135,7 @@ class Lease:
         would.
         """
         with self._lock:
-            if self.lost or not self._renew():
+            if self.lost or not self._try_to_renew():
                 self.lost = True
                 now = read_lease(self._store, self._name)
                 raise LeaseLost(
@@ -143,14 +143,14 @@ class Lease:
                     f"and {now} took its place; finished cells are kept, run again once that has ended"
                 )
 
-    def _renew(self) -> bool:
+    def _try_to_renew(self) -> bool:
         began = self._clock.now()
         self._holder = replace(self._holder, beat=self._holder.beat + 1)
         late = began - self._renewed >= self._holder.seconds * TRUSTED_FRACTION
         if not late:
-            self._store.write_text(_make_lease_path(self._name, self.number), _encode(self._holder).decode())
+            self._store.write_text(_make_lease_path(self._name, self.number), _encode_holder(self._holder).decode())
             self._renewed = began
-        if max(_list_numbers(self._store, self._name), default=0) != self.number:
+        if max(_list_lease_numbers(self._store, self._name), default=0) != self.number:
             return False
         return self.claim(self.number + 1) if late else True
 
@@ -170,7 +170,7 @@ class Lease:
         if self._thread.is_alive():
             self._thread.join()
         if not self.lost:
-            released = _encode(replace(self._holder, released=True)).decode()
+            released = _encode_holder(replace(self._holder, released=True)).decode()
             with suppress(PlumblineError):
                 self._store.write_text(_make_lease_path(self._name, self.number), released)
         self.lost = True
@@ -210,7 +210,7 @@ def take_lease(
             text, since = current.text, clock.now()
         timeout = LEASE_TIMEOUT if current.holder is None else current.holder.seconds
         if current.is_free or before - since >= timeout:  # otherwise the holder is alive, or it is too early to tell
-            holder = Holder(
+            holder = LeaseHolder(
                 job=job,
                 token=uuid.uuid4().hex,
                 host=socket.gethostname(),
@@ -232,7 +232,7 @@ def take_lease(
 def read_lease(store: Store, name: str) -> LeaseRecord:
     """Return the current state of the lease with this name; its holder may be dead."""
     while True:
-        number = max(_list_numbers(store, name), default=0)
+        number = max(_list_lease_numbers(store, name), default=0)
         if number == 0:
             return LeaseRecord(0, "", None)
         text = store.read_text(_make_lease_path(name, number))
@@ -249,10 +249,10 @@ def _make_lease_path(name: str, number: int) -> str:
     return f"{LEASES_FOLDER}/{name}/{number:08}.json"
 
 
-def _list_numbers(store: Store, name: str) -> list[int]:
+def _list_lease_numbers(store: Store, name: str) -> list[int]:
     stems = [path.rpartition("/")[2].removesuffix(".json") for path in store.list_files(f"{LEASES_FOLDER}/{name}")]
     return [int(stem) for stem in stems if stem.isdigit()]  # skips the temporary file of a writer that was killed
 
 
-def _encode(holder: Holder) -> bytes:
+def _encode_holder(holder: LeaseHolder) -> bytes:
     return encode_json(asdict(holder)).encode()

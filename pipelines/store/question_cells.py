@@ -1,4 +1,4 @@
-"""Finds the questions that a metric asked in a run: from its scores cells to the questions cells that they read."""
+"""Finds the questions that a metric asked in a run, by following its scores cells to the questions cells they read."""
 
 from collections.abc import Iterable, Iterator
 
@@ -8,14 +8,14 @@ from plumbline.operators.base.schemas import QUESTIONS
 from plumbline.pipelines.store.runs import CellStates, read_cell_states
 from plumbline.pipelines.store.store import Store, StoredCell, get_draft_path
 
-STATES_WITH_TABLE = ("cached", "committed", "draft")
+CELL_STATES_WITH_TABLE = ("cached", "committed", "draft")
 
 
 def find_scores_cells(store: Store, states: CellStates, metric: str) -> Iterator[str]:
     """Yield the paths of a metric's scores cells. Only one cell per folder is opened, since a folder has one metric."""
     metric_of: dict[str, str] = {}
     for path, state in states.items():
-        if not path.startswith("scores/") or state not in STATES_WITH_TABLE:
+        if not path.startswith("scores/") or state not in CELL_STATES_WITH_TABLE:
             continue
         folder = "/".join(path.split("/")[:2])
         if folder not in metric_of:

@@ -42,7 +42,7 @@ class EarlierCells:
         be renewed, its own path comes first, because some rows of the existing cell may still be valid. The result is
         empty if the cell's stage does not reuse rows.
         """
-        if not _find_stage(path).keeps_rows:
+        if not _get_stage_class(path).keeps_rows:
             return ()
         draft, groups = get_draft_path(path), [self.by_group.get(group, []) for group in _list_similar_groups(path)]
         own = [*([path] if renew else ()), *([draft] if draft in groups[0] else ())]
@@ -58,18 +58,18 @@ def _list_similar_groups(path: str) -> tuple[str, ...]:
     was renamed.
     """
     folder = path.rpartition("/")[0]
-    if _find_stage(path).row_kind == "prompts":
+    if _get_stage_class(path).row_kind == "prompts":
         return (folder,)
     recipe, shard = folder.rpartition("/")[0], PIECE_SUFFIX_PATTERN.sub("", _strip_input_digest(path))
     return (shard, f"{recipe}/*/{shard.rpartition('/')[2]}", folder)
 
 
 def _strip_input_digest(path: str) -> str:
-    """Return the part of a cell's path that identifies the recipe and shard, regardless of their content."""
+    """Return a cell's path without the digest of its input, so that it names only the recipe and the shard."""
     return path.rpartition("-")[0]
 
 
-def _find_stage(path: str) -> type[Stage]:
+def _get_stage_class(path: str) -> type[Stage]:
     return STAGES[path.partition("/")[0]]
 
 
@@ -85,14 +85,14 @@ def read_earlier(cell: Cell, limits: ImageLimits, read: Callable[[str], StoredCe
             stored = read(path)
         except StoreError:
             continue
-        admitted = stage.row_kind == "prompts" or limits.admit(stored.provenance.get("limits") or {})
+        admitted = stage.row_kind == "prompts" or limits.accept_all_of(stored.provenance.get("limits") or {})
         if stored.provenance.get("recipe") == cell.recipe and admitted:
             tables.append(stored.table)
     return tables
 
 
 class FailedRows(NamedTuple):
-    """Number of a cell's rows without a result."""
+    """Counts of a cell's rows without a result."""
 
     rows: int
     retryable: int

@@ -25,7 +25,7 @@ N_READERS = 16
 """Number of threads that read files of a store concurrently."""
 MAX_RUNS_SEARCHED = 32
 ORDER_FOLDER = "order"
-UNNAMED_FOLDER = ".unnamed"
+NOT_NEWEST_SUFFIX = ".unnamed"
 LATEST_REPORT_FILE = "latest/report.html"
 """Copy of the newest run's report at a fixed address in the store."""
 
@@ -144,7 +144,7 @@ def name_by_date(store: Store, began: datetime) -> str:
     return next(name for name in names[day_has_run:] if (store.place / f"runs/{name}/claim.json").create(claim))
 
 
-class Position(NamedTuple):
+class RunPosition(NamedTuple):
     """Position of a run in the order of a store's runs, encoded in the name of an empty file without using a clock."""
 
     number: int
@@ -155,20 +155,20 @@ class Position(NamedTuple):
 
     @property
     def path(self) -> str:
-        return f"{ORDER_FOLDER}/{self.number:08}-{self.run_id}{'' if self.made_newest else UNNAMED_FOLDER}"
+        return f"{ORDER_FOLDER}/{self.number:08}-{self.run_id}{'' if self.made_newest else NOT_NEWEST_SUFFIX}"
 
 
 def parse_run_id(path: str) -> str:
     """Return the id of the run whose position is encoded in this path."""
-    return path.rpartition("/")[2].partition("-")[2].removesuffix(UNNAMED_FOLDER)
+    return path.rpartition("/")[2].partition("-")[2].removesuffix(NOT_NEWEST_SUFFIX)
 
 
-def _list_positions(store: Store) -> list[Position]:
+def _list_positions(store: Store) -> list[RunPosition]:
     positions = []
     for path in store.files(ORDER_FOLDER):
         number = path.rpartition("/")[2].partition("-")[0]
         if number.isdigit():
-            positions.append(Position(int(number), parse_run_id(path), not path.endswith(UNNAMED_FOLDER)))
+            positions.append(RunPosition(int(number), parse_run_id(path), not path.endswith(NOT_NEWEST_SUFFIX)))
     return sorted(positions)
 
 
@@ -179,7 +179,7 @@ def _append_to_order(
     """Append a run to the order when the context begins; remove the run again if `assert_lease` raises LeaseLost."""
     assert_lease()
     positions = _list_positions(store)
-    position = Position(positions[-1].number + 1 if positions else 1, run_id, made_newest)
+    position = RunPosition(positions[-1].number + 1 if positions else 1, run_id, made_newest)
     store.write_text(position.path, "")
     try:
         yield
@@ -244,17 +244,17 @@ def publish_newest(store: Store) -> None:
 
 def list_run_ids(store: Store) -> list[str]:
     """Return the ids of all runs with a manifest, oldest first. Runs without a position come first, ordered by time."""
-    return _list_with_manifest(store, _list_positions(store))
+    return _list_runs_with_manifest(store, _list_positions(store))
 
 
-def _list_with_manifest(store: Store, positions: Sequence[Position]) -> list[str]:
+def _list_runs_with_manifest(store: Store, positions: Sequence[RunPosition]) -> list[str]:
     folders = _sort_folders(store, positions)
     with ThreadPoolExecutor(N_READERS) as pool:
         exist = list(pool.map(lambda run_id: store.exists(_make_manifest_path(run_id)), folders))
     return [run_id for run_id, exists in zip(folders, exist, strict=True) if exists]
 
 
-def _sort_folders(store: Store, positions: Sequence[Position]) -> list[str]:
+def _sort_folders(store: Store, positions: Sequence[RunPosition]) -> list[str]:
     """Return all run folders, including folders without a manifest, in the order of `list_run_ids`."""
     numbers = {position.run_id: position.number for position in positions}
 
@@ -269,7 +269,7 @@ def _sort_folders(store: Store, positions: Sequence[Position]) -> list[str]:
 def read_newest_first(store: Store) -> Iterator[Run]:
     """Yield all runs, newest first; each run is read only when it is reached."""
     positions = _list_positions(store)
-    newest = _find_newest(store, positions)
+    newest = _find_newest_run(store, positions)
     for run_id in reversed(_sort_folders(store, positions)):
         if store.exists(_make_manifest_path(run_id)):
             yield _read_run(store, run_id, latest=run_id == newest)
@@ -297,10 +297,10 @@ def find_newest_run(store: Store) -> str | None:
 
     Return None if the store has no run.
     """
-    return _find_newest(store, _list_positions(store))
+    return _find_newest_run(store, _list_positions(store))
 
 
-def _find_newest(store: Store, positions: Sequence[Position]) -> str | None:
+def _find_newest_run(store: Store, positions: Sequence[RunPosition]) -> str | None:
     def list_candidates() -> Iterator[str]:
         yield from (position.run_id for position in reversed(positions) if position.made_newest)
         yield from reversed(_sort_folders(store, positions))
@@ -328,7 +328,9 @@ def read_manifest(store: Store, run_id: str) -> dict[str, Any]:
     url = str(store.place / path)
     text = store.read_text(path)
     if text is None:
-        raise ConfigError(f"{url}: not found; the run's folder was deleted, choose another run (plumbline status)")
+        raise ConfigError(
+            f"{url}: not found, because the run's folder was deleted; choose another run (see plumbline status)"
+        )
     return parse_manifest(text, url)
 
 
@@ -352,9 +354,9 @@ def parse_manifest(text: str, url: str) -> dict[str, Any]:
 def list_runs(store: Store) -> list[Run]:
     """Return all runs of a store, oldest first, including runs with a damaged manifest."""
     positions = _list_positions(store)
-    newest = _find_newest(store, positions)
+    newest = _find_newest_run(store, positions)
     with ThreadPoolExecutor(N_READERS) as pool:
-        runs = _list_with_manifest(store, positions)
+        runs = _list_runs_with_manifest(store, positions)
         return list(pool.map(lambda run_id: _read_run(store, run_id, latest=run_id == newest), runs))
 
 

@@ -15,17 +15,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plumbline.operators.base.errors import ConfigError, PlumblineError
-from plumbline.operators.base.rows import count_error_kinds, count_errors, read_kept, read_usage
+from plumbline.operators.base.rows import count_error_kinds, count_errors, read_kept_count, read_usage
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.models.checkpoints.parts import digest_file
 from plumbline.pipelines.base.storage import (
     Entry,
     Place,
     StorageConfig,
+    convert_read_errors,
     convert_write_errors,
-    first_line,
+    get_first_line,
     is_storage_error,
-    readable_errors,
 )
 from plumbline.pipelines.store.cells import Cell, Outcome, State
 from plumbline.pipelines.store.checksums import (
@@ -52,16 +52,16 @@ COUNTED_KEY = "plumbline_counted"
 """Key in the metadata of a table's file, for counts of its rows. The counts are stored as base64-encoded Parquet."""
 FILES_PER_PAGE = 999
 """Number of files in a page; a single S3 request can list one file more, which shows whether the folder has more."""
-RAY_WORKING_FOLDERS = "/runtime_resources/working_dir_files/"
+RAY_WORKING_FOLDER = "/runtime_resources/working_dir_files/"
 """Folder into which `ray job submit --working-dir` unpacks a job's files. Ray deletes them some time after the job."""
 
 
 class StoreError(PlumblineError):
-    """A file of the store that is damaged, missing or unreachable."""
+    """Raised if a file of the store is damaged, missing or unreachable."""
 
 
 class BrokenCell(StoreError):
-    """A cell that must be recomputed: it is damaged, or was computed from a cell that has changed since."""
+    """Raised if a cell must be recomputed: it is damaged, or was computed from a cell that has changed since."""
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(message)
@@ -69,7 +69,7 @@ class BrokenCell(StoreError):
 
 
 class GoneCell(BrokenCell):
-    """A cell that does not exist: it was deleted, or is referenced by a run that was copied from another store."""
+    """Raised if a cell does not exist: it was deleted, or a run that refers to it was copied from another store."""
 
 
 class StoredCell(NamedTuple):
@@ -81,7 +81,7 @@ class StoredCell(NamedTuple):
     digest: str
     """SHA-256 recorded in the cell's file."""
 
-    def outcome(self) -> Outcome:
+    def to_outcome(self) -> Outcome:
         """Return the outcome that was reported when the cell was committed."""
         return Outcome(
             state="committed",
@@ -91,7 +91,7 @@ class StoredCell(NamedTuple):
         )
 
 
-class Page(NamedTuple):
+class FolderPage(NamedTuple):
     """The first files of a folder."""
 
     written: Mapping[str, float]
@@ -125,22 +125,22 @@ class Store:
 
     def check(self) -> None:
         """Mark the folder as a store; raise ConfigError if it is unreachable or does not support create-only writes."""
-        with readable_errors(self.place, "store"):
+        with convert_read_errors(self.place, "store"):
             (self.place / STORE_FILE).create_mark(b'{"plumbline_store": 1}\n')
 
     def list_files(self, folder: str) -> dict[str, float]:
         """Return the paths of a folder's files with their modification times."""
         return {path: entry.modified for path, entry in self._iterate_below(folder)}
 
-    def page(self, folder: str) -> Page:
+    def list_first_page(self, folder: str) -> FolderPage:
         """Return the first files of a folder, as many as a single request can list."""
         below = self._iterate_below(folder)
         written = {path: entry.modified for path, entry in islice(below, FILES_PER_PAGE)}
-        return Page(written, next(below, None) is None)
+        return FolderPage(written, next(below, None) is None)
 
     def count_cells(self, stages: Iterable[str]) -> CellCount:
         """Count the committed cells of the given stages, up to the number that one request per stage can list."""
-        pages = [self.page(stage) for stage in stages]
+        pages = [self.list_first_page(stage) for stage in stages]
         found = sum(
             path.endswith(".parquet") and not path.endswith(DRAFT_SUFFIX) for page in pages for path in page.written
         )
@@ -153,7 +153,7 @@ class Store:
 
     def list_folders(self, folder: str) -> list[str]:
         """Return the names of a folder's immediate subfolders; the list is empty if the folder does not exist."""
-        with readable_errors(self.place, "store"):
+        with convert_read_errors(self.place, "store"):
             try:
                 entries = (self.place / folder).list()
             except FileNotFoundError:
@@ -162,7 +162,7 @@ class Store:
 
     def _iterate_below(self, path: str) -> Iterator[tuple[str, Entry]]:
         """Yield the files below a path, or the file at the path itself; yield nothing if the path does not exist."""
-        with readable_errors(self.place, "store"), suppress(FileNotFoundError):
+        with convert_read_errors(self.place, "store"), suppress(FileNotFoundError):
             for relative, entry in (self.place / path).files():
                 if entry.type == "file":  # an S3 server may list a folder that has become empty
                     yield f"{path}/{relative}" if relative else path, entry
@@ -178,8 +178,8 @@ class Store:
             self.save_draft(cell, table, **provenance)
         else:
             place = self.place / cell.path
-            (place.write if cell.renew else place.create)(_encode(cell, table, provenance))
-        kinds, kept, usage = count_error_kinds(table), read_kept(table), read_usage(table)
+            (place.write if cell.renew else place.create)(_encode_planned_cell(cell, table, provenance))
+        kinds, kept, usage = count_error_kinds(table), read_kept_count(table), read_usage(table)
         return Outcome(state=state, rows=len(table), kinds=kinds, kept=kept, usage=usage)
 
     def save_draft(self, cell: Cell, table: pa.Table, **provenance: Any) -> None:
@@ -187,7 +187,7 @@ class Store:
 
         Raises WriteError if the draft cannot be written.
         """
-        (self.place / get_draft_path(cell.path)).write(_encode(cell, table, provenance))
+        (self.place / get_draft_path(cell.path)).write(_encode_planned_cell(cell, table, provenance))
 
     def read(
         self, path: str, *, key: str | None = None, draft: bool = False, columns: Sequence[str] | None = None
@@ -238,7 +238,7 @@ class Store:
                 raise DamagedError(f"the file contains the table {name}")
             return table.replace_schema_metadata(None)
         except (DamagedError, pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            problem = first_line(error)
+            problem = get_first_line(error)
             raise StoreError(f"{self.place / path}: the table is damaged ({problem}); {RERUN_REMEDY}") from error
 
     def read_with_digest(self, path: str) -> tuple[pa.Table, str]:
@@ -250,7 +250,7 @@ class Store:
         """Write one file of a run's table; counts of its rows, if given, go into the file's metadata."""
         (self.place / path).write(encode_table(_get_table_name(path), table, counted))
 
-    def adopt(self, source: str, target: str, columns: Sequence[str]) -> tuple[pa.Table, pa.Table] | None:
+    def copy_table(self, source: str, target: str, columns: Sequence[str]) -> tuple[pa.Table, pa.Table] | None:
         """Copy one file of an earlier run's table to another run, and return the table with its counts.
 
         Returns the requested columns of the table, and the counts in the file's metadata; None if the file is missing,
@@ -290,7 +290,7 @@ class Store:
         with convert_write_errors(self.place / path):
             (self.place / path).remove_folder()
 
-    def is_sound(self, path: str) -> bool:
+    def is_undamaged(self, path: str) -> bool:
         """Return True if a file of a run's table is undamaged."""
         try:
             self.read_file(path, [])
@@ -333,14 +333,14 @@ class Store:
 
     def read_text(self, path: str) -> str | None:
         """Return the content of a small text file, or None if it does not exist."""
-        with readable_errors(self.place, "store"):
+        with convert_read_errors(self.place, "store"):
             try:
                 return (self.place / path).read().decode(errors="replace")
             except FileNotFoundError:
                 return None
 
     def exists(self, path: str) -> bool:
-        with readable_errors(self.place, "store"):
+        with convert_read_errors(self.place, "store"):
             return (self.place / path).exists()
 
     def digest_file(self, path: Path, *, remember: bool) -> str:
@@ -372,7 +372,7 @@ def open_store(config: StoreAddress) -> Store:
         place = config.storage.locate(config.store, writable=True)
     except ConfigError as error:
         raise ConfigError(f"store: {error}") from error
-    if RAY_WORKING_FOLDERS in place.path:
+    if RAY_WORKING_FOLDER in place.path:
         raise ConfigError(
             f"store {place}: is in the working folder of a Ray job, which Ray deletes; "
             "choose a permanent location, such as store=s3://BUCKET/PREFIX or store=/an/absolute/path"
@@ -386,7 +386,7 @@ def open_existing_store(config: StoreAddress) -> Store:
     if not store.exists(STORE_FILE) and not store.list_folders("runs"):  # a copied store may contain only runs
         scheme, separator, path = store.place.url.partition("://")
         bucket = config.storage.locate(f"{scheme}://{path.partition('/')[0]}") if separator else None
-        with readable_errors(store.place, "store"):
+        with convert_read_errors(store.place, "store"):
             if bucket is not None and not bucket.exists():
                 raise ConfigError(f"store {store.place}: the bucket {bucket.name} does not exist; correct store=...")
         raise ConfigError(
@@ -419,10 +419,10 @@ def _read_bytes(place: Place) -> bytes:
         if not is_storage_error(error):
             raise
         renew = f"{remedy} and " if (remedy := place.filesystem.find_renewal_remedy(error)) else ""
-        raise StoreError(f"{place}: the cell cannot be read ({first_line(error)}); {renew}run again") from error
+        raise StoreError(f"{place}: the cell cannot be read ({get_first_line(error)}); {renew}run again") from error
 
 
-def _encode(cell: Cell, table: pa.Table, provenance: Mapping[str, Any]) -> bytes:
+def _encode_planned_cell(cell: Cell, table: pa.Table, provenance: Mapping[str, Any]) -> bytes:
     facts: dict[str, Any] = {"key": cell.key, "recipe": cell.recipe, "node": cell.node, "inputs": cell.upstream}
     facts |= {"errors": sum(count_error_kinds(table).values())}
     if (usage := read_usage(table)) is not None:
@@ -436,7 +436,10 @@ def encode_cell(table: pa.Table, provenance: Mapping[str, Any]) -> bytes:
 
 
 def encode_table(name: str, table: pa.Table, counted: pa.Table | None = None) -> bytes:
-    """Encode one file of a run's table, like a cell but with the table's name instead of the provenance."""
+    """Encode one file of a run's table, like a cell but with the table's name instead of the provenance.
+
+    `counted` is a small table of row counts, which is stored in the file's metadata.
+    """
     tally = {} if counted is None else {COUNTED_KEY: b64encode(_encode_parquet(counted)).decode()}
     metadata = {"plumbline": json.dumps({"table": name}), **tally, DIGEST_KEY: DIGEST_PLACEHOLDER}
     return insert_digest(_encode_parquet(table, metadata))

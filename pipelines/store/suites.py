@@ -21,7 +21,7 @@ class Suite(NamedTuple):
     def folder(self) -> str:
         return f"{SUITES_FOLDER}/{self.suite_id}"
 
-    def page(self, store: Store) -> str:
+    def get_page_url(self, store: Store) -> str:
         return f"{store.place.url}/{self.folder}/report.html"
 
 
@@ -42,7 +42,7 @@ def find_suite(store: Store, suite_id: str) -> Suite | None:
 
 
 def find_named_run(store: Store, name: str, benchmark: str, key: str) -> str | None:
-    """Return the id of the run with this name; the name of a suite stands for the suite's run of the benchmark.
+    """Return the id of the run with this name; the name of a suite means the suite's run of the benchmark.
 
     Returns None if the suite has no run of the benchmark; raises ConfigError if the run does not exist.
     """
@@ -51,8 +51,8 @@ def find_named_run(store: Store, name: str, benchmark: str, key: str) -> str | N
     return None if named is None else find_run(store, named, key=key)
 
 
-def find_suite_of(store: Store, runs: Mapping[str, str]) -> Suite | None:
-    """Return the newest suite of the benchmarks in `runs` if its runs are exactly these runs; otherwise return None."""
+def find_newest_suite_with(store: Store, runs: Mapping[str, str]) -> Suite | None:
+    """Return the newest suite of the benchmarks in `runs` if it consists of exactly these runs, else None."""
     newest = next((suite for suite in read_newest_suites(store) if list(suite.runs) == list(runs)), None)
     return newest if newest is not None and newest.runs == runs else None
 

@@ -14,8 +14,8 @@ from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.maintenance.running_sweeps import describe_progress, send_heartbeats, wait_for_deletions
 from plumbline.pipelines.plans.costs import try_services
-from plumbline.pipelines.plans.plan import PAIR_STAGES, Plan, with_missing
-from plumbline.pipelines.running.events import NodeProgress, Totals, Watch, combine_displays, expect_cells
+from plumbline.pipelines.plans.plan import PAIR_STAGES, Plan, replace_missing_cells
+from plumbline.pipelines.running.events import NodeProgress, ProgressTotals, Watch, combine_displays, expect_cells
 from plumbline.pipelines.running.executor import Executor
 from plumbline.pipelines.running.stages import StageContext
 from plumbline.pipelines.running.workload import Workload
@@ -47,16 +47,16 @@ def register_sweep(planned: PlannedSweep, watch: Watch, **content: Any) -> Itera
 def register_sweeps(
     sweeps: Sequence[PlannedSweep], watch: Watch, **content: Any
 ) -> Iterator[tuple[Sequence[PlannedSweep], Watch]]:
-    """Record in the store which cells the sweeps use (for jobs.gc) and their progress (for jobs.status).
+    """Publish the sweeps in the store within the context: their cells for jobs.gc, their progress for jobs.status.
 
     Yields the sweeps, planned again if cells may have been deleted in the meantime, and a function that passes events
-    to the store and to `watch`. An error in a display does not end the run.
+    to the store and to `watch`. An error in `watch` does not end the run.
     """
     store, nodes = sweeps[0].store, make_workload(sweeps).nodes
     recipes = [recipe for sweep in sweeps for recipe in chain.from_iterable(kind.recipes for kind in sweep.plan.kinds)]
     uses = sorted({recipe.folder for recipe in recipes})
     content |= {"benchmark": ", ".join(sweep.config.benchmark.name for sweep in sweeps), "uses": uses}
-    planned_events, totals = Totals(expect_cells(nodes)), Totals()
+    planned_events, totals = ProgressTotals(expect_cells(nodes)), ProgressTotals()
 
     def make_progress() -> dict[str, Any]:
         return describe_progress(nodes, totals.nodes or planned_events.nodes)
@@ -72,7 +72,7 @@ def register_sweeps(
 
 
 class Inspection(NamedTuple, Generic[T]):
-    """Result of inspecting the cells of a sweep."""
+    """A result that was computed from a sweep's cells, or the cells that prevent it because they cannot be used."""
 
     result: T
     broken: Set[str] = frozenset()
@@ -88,7 +88,7 @@ class CellTables:
         self.plan, self.store, self.outcomes = plan, store, outcomes
         self._failed = {path for path, outcome in outcomes.items() if outcome.state == "failed"}
 
-    def paths(self, cells: Sequence[PlannedCell]) -> list[str]:
+    def list_paths(self, cells: Sequence[PlannedCell]) -> list[str]:
         """Return the paths of the given cells that have a table."""
         return [cell.path for cell in cells if cell.path not in self._failed and cell not in self.plan.untried]
 
@@ -99,11 +99,11 @@ class CellTables:
     def read_pairs(self, metric: str) -> Iterator[pa.Table]:
         """Yield the rows of each cell in which a metric compares pairs."""
         for recipe in (self.plan.recipes[metric][stage] for stage in PAIR_STAGES if stage in self.plan.recipes[metric]):
-            yield from map(self.read, self.paths(self.plan.pairs.select(recipe, self.plan.pairs.of_shard)))
+            yield from map(self.read, self.list_paths(self.plan.pairs.select(recipe, self.plan.pairs.of_shard)))
 
     def read_scores(self) -> RunScores:
         """Return the scores of all cells that have a table; a cell is read when its scores are used."""
-        paths = [path for cells in self.plan.scores.values() for path in self.paths(cells)]
+        paths = [path for cells in self.plan.scores.values() for path in self.list_paths(cells)]
         return RunScores([partial(self.read, path) for path in paths])
 
 
@@ -185,16 +185,16 @@ def make_stage_context(planned: PlannedSweep) -> StageContext:
     )
 
 
-def with_rounds(planned: PlannedSweep, outcomes: dict[str, Outcome]) -> tuple[PlannedSweep, dict[str, Outcome]]:
+def add_earlier_rounds(planned: PlannedSweep, outcomes: dict[str, Outcome]) -> tuple[PlannedSweep, dict[str, Outcome]]:
     """Return the sweep and the outcomes, extended by the cells that earlier rounds computed."""
     if not planned.outcomes:
         return planned, outcomes
     before = {cell for cell in planned.plan.cells if cell.path in planned.outcomes}
-    plan = with_missing(planned.plan, planned.plan.missing | before, planned.sources)
+    plan = replace_missing_cells(planned.plan, planned.plan.missing | before, planned.sources)
     return replace(planned, plan=plan), {**planned.outcomes, **outcomes}
 
 
-def with_times(planned: PlannedSweep, totals: Totals) -> PlannedSweep:
+def add_node_times(planned: PlannedSweep, totals: ProgressTotals) -> PlannedSweep:
     """Return the sweep with the node times in `totals` added to the times of earlier rounds."""
     times = dict(planned.times)
     for node, progress in totals.nodes.items():

@@ -8,14 +8,14 @@ from plumbline.operators.base.errors import ConfigError, check_known
 from plumbline.operators.metrics.metric import Metric, PairSelection
 from plumbline.operators.results.summary import OVERALL
 from plumbline.pipelines.sources.image_file_cache import ImageFileCache
-from plumbline.pipelines.sources.pairs import Generators, index_pairs
+from plumbline.pipelines.sources.pairs import GeneratorPair, index_pairs
 from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.store.runs import read_newest_runs
 from plumbline.pipelines.store.store import Store
 
 
 class SelectionSize(NamedTuple):
-    """Number of pairs in one way of selecting generators to compare, including pairs that were compared before."""
+    """Number of pairs that one value of the option `pairs` selects, including pairs that were compared before."""
 
     pairs: str
     """Value of the metric's option `pairs`, with the options that belong to it."""
@@ -25,10 +25,10 @@ class SelectionSize(NamedTuple):
     """Number of pairs of images."""
 
 
-def measure_selections(counts: Mapping[Generators, int], selection: PairSelection) -> list[SelectionSize]:
-    """Return the size of every kind of selection; `counts` has the pairs of images that any two generators have.
+def measure_selections(counts: Mapping[GeneratorPair, int], selection: PairSelection) -> list[SelectionSize]:
+    """Return the size of every kind of selection; `counts` is the number of image pairs of any two generators.
 
-    Without a baseline, the first generator stands in for it. The size of `neighbours` is an estimate, because the
+    Without a configured baseline, the first generator is used. The size of `neighbours` is an estimate, because the
     ranking is not read.
     """
     generators = sorted({generator for both in counts for generator in both})
@@ -75,8 +75,7 @@ def add_pairs(
 
 def _choose_generators(
     key: str, selection: PairSelection, generators: Sequence[str], benchmark: str, store: Store
-) -> list[Generators]:
-    """Return the pairs of generators to compare; each pair is in alphabetical order."""
+) -> list[GeneratorPair]:
     everything = list(combinations(generators, 2))
     if selection.baseline is not None:
         check_known(f"{key}.baseline", selection.baseline, generators)

@@ -23,13 +23,13 @@ from plumbline.operators.images.generation_settings import (
     SettingCounts,
     count_settings,
 )
-from plumbline.operators.images.rows import identify, list_image_records
+from plumbline.operators.images.rows import list_image_records, read_image_row
 from plumbline.operators.results.percentile_ranks import Sketch, make_sketch
-from plumbline.operators.results.summary import ScoreSums, Skills, Tally, count_each
+from plumbline.operators.results.summary import ScoreSums, Skills, Tally, tally_tables
 from plumbline.operators.stages.scores import digest_score_inputs
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.pipelines.base.tables import Rejection
-from plumbline.pipelines.sources.shards import BrokenFile, read_extra, read_own_files, read_shard
+from plumbline.pipelines.sources.shards import BrokenFile, read_extra_columns, read_own_files, read_shard
 from plumbline.pipelines.store.cells import Outcome, PlannedCell, Shard, is_draft
 from plumbline.pipelines.store.reused_rows import NOT_TRIED_ERROR
 from plumbline.pipelines.store.runs import N_READERS, list_run_ids
@@ -137,8 +137,6 @@ class CountedPart(NamedTuple):
 
 
 class _RowLocation(NamedTuple):
-    """Location of a row without a score."""
-
     file: str | None = None
     row: int | None = None
     """Row in a Parquet file (starting at 0), or line in an ingested table (starting at 1)."""
@@ -190,33 +188,33 @@ def read_input_digests(
 
 def gather_parts(shared: SharedInputs, task: PartsTask) -> list[CountedPart]:
     """Write parts to the run's folder: copy parts that an earlier run has, and make other parts from their cells."""
-    adopted = {part.path: _adopt(shared, part) for part in task.parts if part.earlier is not None}
+    adopted = {part.path: _copy_earlier_part(shared, part) for part in task.parts if part.earlier is not None}
     left = [part for part in task.parts if adopted.get(part.path) is None]
-    made = dict(zip((part.path for part in left), PartMaker(shared, task).make(left), strict=True))
+    made = dict(zip((part.path for part in left), PartWriter(shared, task).write(left), strict=True))
     for part in left:
         _repair_earlier(shared.store, part)
     return [adopted.get(part.path) or made[part.path] for part in task.parts]
 
 
 def _repair_earlier(store: Store, part: ScoresPart) -> None:
-    """Replace damaged copies of a part in earlier runs by the newly made part, if all of its rows are sound.
+    """If the part in the earlier run is damaged, replace all damaged copies of it by the newly written part.
 
     This is necessary because the next nightly run is compared with an earlier run, and because runs share a part's
     bytes through hard links.
     """
-    if part.earlier is None or not store.exists(part.earlier) or store.is_sound(part.earlier):
+    if part.earlier is None or not store.exists(part.earlier) or store.is_undamaged(part.earlier):
         return
     for run_id in list_run_ids(store)[-MAX_SEARCHED_RUNS:]:
         for path in store.files(f"runs/{run_id}/scores.parquet"):
-            if path.endswith(f"-{part.key}.parquet") and path != part.path and not store.is_sound(path):
-                store.adopt(part.path, path, [])
+            if path.endswith(f"-{part.key}.parquet") and path != part.path and not store.is_undamaged(path):
+                store.copy_table(part.path, path, [])
 
 
-def _adopt(shared: SharedInputs, part: ScoresPart) -> CountedPart | None:
+def _copy_earlier_part(shared: SharedInputs, part: ScoresPart) -> CountedPart | None:
     """Copy a part from an earlier run and return its counts; return None if it cannot be copied."""
     assert part.earlier is not None
     settings = [SETTINGS_COLUMN] if shared.counts_settings(part.metric) else []
-    adopted = shared.store.adopt(part.earlier, part.path, (*ERROR_COLUMNS, *COUNTED_COLUMNS, *settings))
+    adopted = shared.store.copy_table(part.earlier, part.path, (*ERROR_COLUMNS, *COUNTED_COLUMNS, *settings))
     if adopted is None:
         return None
     table, sums = adopted
@@ -237,19 +235,19 @@ class CellRows(NamedTuple):
     """True if the table is a complete committed cell."""
 
 
-class PartMaker:
-    """Makes the parts of a task from the cells."""
+class PartWriter:
+    """Assembles the parts of one task from the cells and writes them."""
 
     def __init__(self, shared: SharedInputs, task: PartsTask) -> None:
         self.shared, self.task, self.store = shared, task, shared.store
         self.broken: set[str] = set()
         self._read_extra = lru_cache(maxsize=None)(self._read_extra_columns)
 
-    def make(self, parts: Sequence[ScoresPart]) -> Iterator[CountedPart]:
+    def write(self, parts: Sequence[ScoresPart]) -> Iterator[CountedPart]:
         """Write the parts and yield their counts."""
         read = [self._read_cells(part) for part in parts]
         tables = [pa.concat_tables([cell.table for cell in cells]).combine_chunks() for cells, _ in read]
-        tallies = count_each(tables, self.shared.skills)
+        tallies = tally_tables(tables, self.shared.skills)
         for part, (cells, broken), table, tally in zip(parts, read, tables, tallies, strict=True):
             if len(table):
                 sound = all(cell.sound for cell in cells)
@@ -278,7 +276,6 @@ class PartMaker:
         return cells, frozenset(self.broken)
 
     def _read_cell(self, metric: str, cell: PlannedCell, current: InputDigests) -> CellRows:
-        """Return the rows of a cell with the shard's extra columns, or null rows if the cell cannot be used."""
         if cell in self.task.untried:
             return self._make_null_rows(metric, cell.shard, NOT_TRIED_ERROR)
         outcome = self.task.outcomes.get(cell.path)
@@ -297,7 +294,6 @@ class PartMaker:
         return CellRows(cell.shard, table, sound=not draft and len(table) == cell.shard.rows)
 
     def _make_null_rows(self, metric: str, shard: Shard, error: RowError) -> CellRows:
-        """Return one null row per image of a failed shard; return no rows if the ids cannot be read."""
         extra = self.shared.extra
         try:
             records = list_image_records(read_shard(shard, ("image_id", "prompt_id")))
@@ -307,16 +303,15 @@ class PartMaker:
             return CellRows(shard, nothing, BrokenFile(shard.group, error.message, shard.rows))
         nulls = []
         for record in records:
-            ids: dict[str, Any] = identify(record, shard.group)._asdict()
+            ids: dict[str, Any] = read_image_row(record, shard.group)._asdict()
             if record.get("image_id") is None:
                 ids["image_id"] = None  # ids derived from the image's content are unknown without the image
             nulls.append({**ids, "metric": metric, "error": rows.error_value(error)})
         return CellRows(shard, append_columns(rows.table(nulls, schemas.SCORES), further, extra))
 
     def _read_extra_columns(self, shard: Shard) -> pa.Table:
-        """Return the extra columns of a shard, opening its file only if there are any."""
         extra = self.shared.extra
-        return read_extra(shard, extra, self.shared.settings) if extra.names else extra.empty_table()
+        return read_extra_columns(shard, extra, self.shared.settings) if extra.names else extra.empty_table()
 
 
 def write_missing_part(shared: SharedInputs, part: tuple[str, Sequence[MissingRows]]) -> CountedPart:
@@ -340,7 +335,7 @@ def write_missing_part(shared: SharedInputs, part: tuple[str, Sequence[MissingRo
             locations += [_RowLocation()] * count
     table = append_columns(pa.concat_tables(tables), shared.extra.empty_table(), shared.extra)
     shared.store.write_table(path, table)
-    (tally,) = count_each([table], shared.skills)
+    (tally,) = tally_tables([table], shared.skills)
     return _count_part(shared, path, table, [], tally, locations=locations)
 
 
@@ -397,7 +392,6 @@ def append_columns(scores: pa.Table, further: pa.Table, extra: pa.Schema) -> pa.
 def _select_errors(
     scores: pa.Table, shards: Sequence[tuple[Shard, int]], locations: Sequence[_RowLocation]
 ) -> pa.Table:
-    """Return the rows without a score, with their error fields and their locations in the source files."""
     failed = np.flatnonzero(scores.column("error").is_valid().to_numpy())
     selected = scores.select(ERROR_COLUMNS).take(failed).combine_chunks()
     columns = {name: selected.column(name) for name in ERROR_COLUMNS[:-1]}

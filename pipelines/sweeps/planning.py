@@ -11,7 +11,7 @@ from plumbline.operators.models import resolution
 from plumbline.operators.models.resolution import find_vqa_profile
 from plumbline.operators.models.vqa_profiles import VqaProfile
 from plumbline.operators.stages.graph import check_image_inputs, list_source_metrics, make_nodes
-from plumbline.pipelines.base.storage import StorageConfig, readable_errors
+from plumbline.pipelines.base.storage import StorageConfig, convert_read_errors
 from plumbline.pipelines.maintenance.running_sweeps import count_deletions
 from plumbline.pipelines.plans.plan import Plan, make_plan
 from plumbline.pipelines.plans.sweep_config import SweepConfig
@@ -32,8 +32,8 @@ from plumbline.pipelines.sweeps.pairing import add_pairs
 from plumbline.pipelines.sweeps.verifying import VerifiedCells, verify_cells
 
 if TYPE_CHECKING:
-    from plumbline.operators.metaeval.decided_pairs import SeenPrompts
-    from plumbline.pipelines.sources.adaptive_rounds import Rounds
+    from plumbline.operators.metaeval.decided_pairs import SweepProgress
+    from plumbline.pipelines.sources.adaptive_rounds import PromptRounds
 
 LOG = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class SweepInputs(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedSweep:
-    """A sweep whose cells are all planned."""
+    """A sweep with its plan: which cells exist, and which must be computed."""
 
     config: SweepConfig
     store: Store
@@ -67,8 +67,8 @@ class PlannedSweep:
     """Result of reading the committed cells if `verify` is set; broken cells are computed again."""
     deletions: int = 0
     """Number of garbage collections in the store before the plan was made; -1 if one was running."""
-    rounds: "Rounds | None" = None
-    seen: "SeenPrompts | None" = None
+    rounds: "PromptRounds | None" = None
+    seen: "SweepProgress | None" = None
     """Decisions of an adaptive sweep after its last round."""
     outcomes: Mapping[str, Outcome] = field(default_factory=dict)
     """Outcomes of cells that were computed in earlier rounds."""
@@ -98,7 +98,7 @@ def list_inputs(config: SweepConfig) -> SweepInputs:
     """Check the store and the checkpoints, and list the sources; raise the same errors as `plan_sweep`."""
     if config.image_model is not None:
         raise ConfigError("image_model: this job generates no images; leave it out, and use jobs.generate")
-    benchmark, storage = with_ingested_sources(config.benchmark, config.metrics, config.storage), config.storage
+    benchmark, storage = add_ingested_sources(config.benchmark, config.metrics, config.storage), config.storage
     for name, metric in config.metrics.items():
         if why := find_missing_sources(metric, benchmark):
             raise ConfigError(f"metrics.{name}: {why}")
@@ -124,7 +124,7 @@ def list_inputs(config: SweepConfig) -> SweepInputs:
     # keys and the manifest contain the defaults that metrics take from their models
     metrics = {name: metric.with_model_defaults(find_profile) for name, metric in config.metrics.items()}
     config = replace(config, benchmark=benchmark, metrics=metrics, shard_rows=rows, shard_bytes=bytes)
-    return SweepInputs(config, store, images, digest([images.state, *texts]))
+    return SweepInputs(config, store, images, digest([images.digest, *texts]))
 
 
 def check_installed(config: SweepConfig) -> None:
@@ -134,11 +134,11 @@ def check_installed(config: SweepConfig) -> None:
 
 
 def _list_versions(benchmark: BenchmarkConfig, storage: StorageConfig, key: str) -> list[tuple[str, int, str]]:
-    """Return the path, size and ETag of each file of a benchmark's prompts or questions, as `key` specifies."""
+    """Return the path, size and ETag of each file at a benchmark's address `key`, such as `prompts` or `questions`."""
     if (address := getattr(benchmark, key)) is None:
         return []
     place = storage.locate(address)
-    with readable_errors(place, f"benchmark.{key}"):
+    with convert_read_errors(place, f"benchmark.{key}"):
         files = sorted((path, entry.size, entry.etag) for path, entry in place.files())
         if not files and key == "prompts" and not place.exists():
             raise FileNotFoundError(place.url)
@@ -197,7 +197,7 @@ def open_inputs(inputs: SweepInputs, cache: ImageFileCache) -> Sources:
     return sources
 
 
-def with_ingested_sources(
+def add_ingested_sources(
     benchmark: BenchmarkConfig, metrics: Mapping[str, Metric], storage: StorageConfig
 ) -> BenchmarkConfig:
     """Return the benchmark with the columns of ingested sources, if a metric needs them and none are configured."""

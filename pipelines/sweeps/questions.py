@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class WrittenQuestions(NamedTuple):
-    """Result of writing the questions of a sweep's metrics."""
+    """Questions of a sweep's metrics: their quality and cost, and the metrics for which writing failed."""
 
     quality: Mapping[str, QuestionQuality]
     """Quality of the questions, by metric."""
@@ -43,12 +43,12 @@ def plan_questions(config: SweepConfig) -> PlannedSweep:
 def write_questions(planned: PlannedSweep, watch: Watch) -> WrittenQuestions:
     """Compute the missing cells and assess the questions of every metric."""
     with register_sweep(planned, watch) as (planned, watch):
-        planned, outcomes, written = compute_and_repair(planned, watch, _inspect)
+        planned, outcomes, written = compute_and_repair(planned, watch, _inspect_questions)
     usage = sum_usage(planned.plan, outcomes)
     return written._replace(usage=usage, costs=sum_costs(planned.plan, usage))
 
 
-def _inspect(planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[WrittenQuestions]:
+def _inspect_questions(planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[WrittenQuestions]:
     """Return an Inspection with the assessed questions, or with the paths of cells that cannot be used."""
     quality: dict[str, QuestionQuality] = {}
     failed: dict[str, str] = {}

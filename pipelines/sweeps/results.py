@@ -54,7 +54,7 @@ from plumbline.pipelines.sweeps.parts import (
     write_missing_part,
 )
 
-VERSION = 1
+PARTS_VERSION = 1
 """Version of the parts and their tallies; increase it when the same cells lead to different rows or sums."""
 MAX_PART_ROWS = 1 << 15
 """Maximum number of rows in a part, unless a single shard has more. If a generator grows, only its last part changes.
@@ -188,7 +188,7 @@ def gather_results(
         rows=sum(count.rows for count in every),
         n_null=sum(count.n_null for count in every),
         n_truncated=sum(count.n_truncated for count in every),
-        summary=total.summary(),
+        summary=total.make_summary(),
         failures=merge_failures([count.failures for count in every]),
         settings=settings,
         usual=merge_sketches((SketchKey(part.metric, part.generator), counted[part.path].scores) for part in parts),
@@ -296,7 +296,7 @@ def _make_part_key(
                 written |= dict.fromkeys(each.path for each in read if stage in PROMPT_STAGES)
     shards = [cell.shard for cell in cells]
     content = {
-        "version": VERSION,
+        "version": PARTS_VERSION,
         "metric": metric,
         "generator": shards[0].group,
         "cells": [(cell.key, stored.get(cell.path)) for cell in cells],
@@ -310,7 +310,6 @@ def _make_part_key(
 
 
 def _group_by_shards(parts: Iterable[ScoresPart]) -> Iterator[tuple[ScoresPart, ...]]:
-    """Yield groups of parts for the same shards; each group is handled by one task."""
     of_shards: dict[tuple[str, str], list[ScoresPart]] = {}
     for part in parts:
         of_shards.setdefault((part.generator, part.cells[0].shard.name), []).append(part)
@@ -320,7 +319,6 @@ def _group_by_shards(parts: Iterable[ScoresPart]) -> Iterator[tuple[ScoresPart, 
 
 
 def _make_task(parts: tuple[ScoresPart, ...], plan: Plan, outcomes: Mapping[str, Outcome]) -> PartsTask:
-    """Return a task for these parts, with the outcomes and questions of their cells."""
     questions: dict[str, tuple[QuestionCells, ...]] = {}
     for part in parts:
         pairs: dict[QuestionCells, None] = {}

@@ -6,16 +6,16 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from plumbline.operators.base.errors import ConfigError, PlumblineError
-from plumbline.operators.base.sentences import names, plural
+from plumbline.operators.base.sentences import format_names, format_quantity
 from plumbline.operators.metrics.table import AnyMetric
-from plumbline.pipelines.plans.plan import with_missing
+from plumbline.pipelines.plans.plan import replace_missing_cells
 from plumbline.pipelines.plans.sweep_config import SuiteConfig, SweepConfig, find_misfit
 from plumbline.pipelines.running.events import (
     CallsAnswered,
     Event,
+    ProgressTotals,
     ShardFinished,
     ShardStarted,
-    Totals,
     Watch,
     combine_displays,
 )
@@ -23,15 +23,15 @@ from plumbline.pipelines.running.executor import Executor, choose_executor
 from plumbline.pipelines.running.workload import Workload
 from plumbline.pipelines.sources.image_file_cache import ImageFileCache
 from plumbline.pipelines.store.store import Store
-from plumbline.pipelines.sweeps.computing import compute_workload, make_workload, register_sweeps, with_times
+from plumbline.pipelines.sweeps.computing import add_node_times, compute_workload, make_workload, register_sweeps
 from plumbline.pipelines.sweeps.planning import (
     PlannedSweep,
     SweepInputs,
+    add_ingested_sources,
     find_missing_sources,
     list_inputs,
     open_inputs,
     plan_inputs,
-    with_ingested_sources,
 )
 from plumbline.pipelines.sweeps.results import FinishedSweep
 from plumbline.pipelines.sweeps.unchanged_run import find_unchanged_by_listing
@@ -62,7 +62,7 @@ class PlannedSuite:
     def workload(self) -> Workload:
         return make_workload([*self.sweeps.values()])
 
-    def shared_prompts(self) -> Iterator[str]:
+    def describe_shared_prompts(self) -> Iterator[str]:
         """Yield a sentence for each pair of benchmarks that share prompts: their results are not independent."""
         texts: dict[str, set[str]] = {}
         for name, inputs in self.inputs.items():
@@ -74,7 +74,8 @@ class PlannedSuite:
         for one, other in combinations(texts, 2):
             if common := len(texts[one] & texts[other]):
                 yield (
-                    f"{one} and {other} share {plural(common, 'prompt')}: a generator may be better on both because "
+                    f"{one} and {other} share {format_quantity(common, 'prompt')}: a generator may be better on "
+                    f"both because "
                     "of the same images."
                 )
 
@@ -87,8 +88,8 @@ def plan_suite(config: SuiteConfig) -> PlannedSuite:
     inputs, lacking = dict[str, SweepInputs](), dict[tuple[str, str], list[str]]()
     unchanged, sweeps = dict[str, FinishedSweep](), dict[str, PlannedSweep]()
     for key in config.benchmarks:
-        with _name_benchmark(key):
-            fitted, why_not = _fit_metrics(config, key)
+        with _add_benchmark_to_errors(key):
+            fitted, why_not = _select_fitting_metrics(config, key)
             inputs[fitted.benchmark.name] = list_inputs(fitted)
         for metric, why in why_not.items():
             lacking.setdefault((metric, why), []).append(fitted.benchmark.name)
@@ -102,7 +103,7 @@ def plan_suite(config: SuiteConfig) -> PlannedSuite:
         if finished is not None:
             unchanged[name] = finished
         else:
-            with _name_benchmark(key):
+            with _add_benchmark_to_errors(key):
                 sweeps[name] = plan_inputs(listed)
     return PlannedSuite(
         config=config,
@@ -110,7 +111,7 @@ def plan_suite(config: SuiteConfig) -> PlannedSuite:
         unchanged=unchanged,
         sweeps=sweeps,
         left_out=tuple(
-            f"{metric} does not score {names(benchmarks, len(benchmarks))}: {why}"
+            f"{metric} does not score {format_names(benchmarks, len(benchmarks))}: {why}"
             for (metric, why), benchmarks in lacking.items()
         ),
         executor=choose_executor(config.cluster, make_workload([*sweeps.values()]).nodes),
@@ -118,15 +119,14 @@ def plan_suite(config: SuiteConfig) -> PlannedSuite:
 
 
 @contextmanager
-def _name_benchmark(key: str) -> Iterator[None]:
-    """Prefix errors raised within the context with the key of the benchmark."""
+def _add_benchmark_to_errors(key: str) -> Iterator[None]:
     try:
         yield
     except PlumblineError as error:
         raise ConfigError(f"benchmarks.{key}: {error}") from error
 
 
-def _fit_metrics(config: SuiteConfig, key: str) -> tuple[SweepConfig, dict[str, str]]:
+def _select_fitting_metrics(config: SuiteConfig, key: str) -> tuple[SweepConfig, dict[str, str]]:
     """Return a benchmark's sweep with the metrics that fit it, and the reason why each other metric does not fit.
 
     Raises ConfigError if no metric fits, or if `metrics_of` names a metric that does not fit.
@@ -134,7 +134,7 @@ def _fit_metrics(config: SuiteConfig, key: str) -> tuple[SweepConfig, dict[str, 
     wanted = config.metrics_of.get(key)
     asked = {name: metric for name, metric in config.metrics.items() if wanted is None or name in wanted}
     fitting, lacking = dict[str, AnyMetric](), dict[str, str]()
-    benchmark = with_ingested_sources(config.benchmarks[key], asked, config.storage)
+    benchmark = add_ingested_sources(config.benchmarks[key], asked, config.storage)
     for name, metric in asked.items():
         why = find_misfit(metric, benchmark) or find_missing_sources(metric, benchmark)
         if why and wanted is not None:
@@ -145,7 +145,7 @@ def _fit_metrics(config: SuiteConfig, key: str) -> tuple[SweepConfig, dict[str, 
             fitting[name] = metric
     if not fitting:
         raise ConfigError(f"no metric of the suite scores it; {next(iter(lacking.values()), 'name one in metrics_of')}")
-    return config.sweep(key, fitting), lacking
+    return config.make_sweep(key, fitting), lacking
 
 
 def compute_suite(planned: PlannedSuite, suite_id: str, watch: Watch) -> PlannedSuite:
@@ -155,9 +155,9 @@ def compute_suite(planned: PlannedSuite, suite_id: str, watch: Watch) -> Planned
     """
     if not any(sweep.plan.missing for sweep in planned.sweeps.values()):
         return planned
-    totals = {name: Totals() for name in planned.sweeps}
+    totals = {name: ProgressTotals() for name in planned.sweeps}
 
-    def count(event: Event) -> None:
+    def add_event(event: Event) -> None:
         if isinstance(event, ShardStarted):
             totals[event.benchmark].add(event)
         elif isinstance(event, ShardFinished):
@@ -166,12 +166,12 @@ def compute_suite(planned: PlannedSuite, suite_id: str, watch: Watch) -> Planned
             totals[event.benchmark].add(event)
 
     with register_sweeps([*planned.sweeps.values()], watch, run=suite_id) as (sweeps, watch):
-        outcomes = compute_workload(make_workload(sweeps), planned.executor, combine_displays(count, watch))
+        outcomes = compute_workload(make_workload(sweeps), planned.executor, combine_displays(add_event, watch))
     done = dict[str, PlannedSweep]()
     for name, sweep in zip(planned.sweeps, sweeps, strict=True):
         own = {cell.path: outcomes[cell.path] for cell in sweep.plan.missing if cell.path in outcomes}
         if own:
-            computed = replace(sweep, plan=with_missing(sweep.plan, frozenset(), sweep.sources), outcomes=own)
-            sweep = with_times(computed, totals[name])
+            computed = replace(sweep, plan=replace_missing_cells(sweep.plan, frozenset(), sweep.sources), outcomes=own)
+            sweep = add_node_times(computed, totals[name])
         done[name] = sweep
     return replace(planned, sweeps=done)

@@ -10,22 +10,22 @@ from plumbline.pipelines.base.exit_codes import OVER_BUDGET, Ending, make_ending
 from plumbline.pipelines.base.logs import add_log_fields
 from plumbline.pipelines.plans.costs import sum_costs
 from plumbline.pipelines.plans.plan import Plan
-from plumbline.pipelines.running.events import PhaseStarted, Totals, Watch, combine_displays
-from plumbline.pipelines.sources.origins import name_some
+from plumbline.pipelines.running.events import PhaseStarted, ProgressTotals, Watch, combine_displays
+from plumbline.pipelines.sources.origins import format_first_names
 from plumbline.pipelines.store.cells import Outcome
 from plumbline.pipelines.store.reused_rows import count_retried
 from plumbline.pipelines.store.runs import NameRun, name_by_time
 from plumbline.pipelines.sweeps.computing import (
     Inspection,
+    add_earlier_rounds,
+    add_node_times,
     compute_and_repair,
     register_sweep,
     sum_usage,
-    with_rounds,
-    with_times,
 )
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.results import FinishedSweep, Results, gather_results
-from plumbline.pipelines.sweeps.unchanged_run import find_unchanged_by_plan, is_complete, note_unchanged
+from plumbline.pipelines.sweeps.unchanged_run import find_unchanged_by_plan, is_complete, write_inputs_digest
 from plumbline.pipelines.sweeps.writing import write_run
 
 LOG = logging.getLogger(__name__)
@@ -46,15 +46,15 @@ def run_sweep(
     """
     unchanged = find_unchanged_by_plan(planned)
     if unchanged is not None:
-        note_unchanged(planned, unchanged.run_id)
+        write_inputs_digest(planned, unchanged.run_id)
         return unchanged
     began = datetime.now(UTC)
     run_id = name(planned.store, began)
     with add_log_fields(run=run_id), register_sweep(planned, watch, run=run_id) as (planned, watch):
-        return _run(planned, watch, run_id, began, assert_lease)
+        return _compute_and_write_run(planned, watch, run_id, began, assert_lease)
 
 
-def _run(
+def _compute_and_write_run(
     planned: PlannedSweep,
     watch: Watch,
     run_id: str,
@@ -63,16 +63,16 @@ def _run(
 ) -> FinishedSweep:
     config = planned.config
     LOG.info("%d of %d cells to compute", len(planned.plan.missing), len(planned.plan.cells))
-    totals = Totals()
+    totals = ProgressTotals()
 
-    def gather(now: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[Results]:
+    def gather(repaired: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[Results]:
         watch(PhaseStarted("writing the run's tables"))
         results = gather_results(
-            now.plan,
-            now.sources,
+            repaired.plan,
+            repaired.sources,
             {**planned.outcomes, **outcomes},
             run_id=run_id,
-            store=now.store,
+            store=repaired.store,
             benchmark=config.benchmark,
             cluster=config.cluster,
         )
@@ -80,14 +80,14 @@ def _run(
         return Inspection(replace(results, summary=ordered), results.broken)
 
     planned, outcomes, results = compute_and_repair(planned, combine_displays(totals.add, watch), gather)
-    planned, outcomes = with_rounds(with_times(planned, totals), outcomes)
+    planned, outcomes = add_earlier_rounds(add_node_times(planned, totals), outcomes)
     if lost := planned.sources.damaged_files:  # this exceeds every failure budget
-        ending = Ending(OVER_BUDGET, f"{name_some(lost)} lost an unknown number of rows")
+        ending = Ending(OVER_BUDGET, f"{format_first_names(lost)} lost an unknown number of rows")
     else:
         ending = make_ending(results.n_null, results.rows, config.max_failed)
     write_run(planned, run_id, results, outcomes, began=began, ending=ending, assert_lease=assert_lease)
     if is_complete(planned, results, outcomes.values()):
-        note_unchanged(planned, run_id)
+        write_inputs_digest(planned, run_id)
     usage = sum_usage(planned.plan, outcomes)
     copied = _count_copied(planned.plan, outcomes)
     LOG.info("written: %d rows, coverage %.4f, %s", results.rows, results.coverage, ending)

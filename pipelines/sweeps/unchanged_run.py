@@ -43,7 +43,7 @@ UNCHANGED_FILE = "unchanged.json"
 
 
 def find_unchanged_by_listing(inputs: SweepInputs) -> FinishedSweep | None:
-    """Return the newest run of the same benchmark and metrics, if it computed everything and its inputs look the same.
+    """Return the newest run of the same benchmark and metrics, if it is complete and its inputs' digest is the same.
 
     Opens no source and plans no cells. If the folder of the scores cells can be listed in one page, this checks that
     the cells still exist; in larger folders it assumes so if the run's own tables are undamaged. Returns None for
@@ -57,7 +57,7 @@ def find_unchanged_by_listing(inputs: SweepInputs) -> FinishedSweep | None:
         note = store.read_json(f"runs/{run.run_id}/{UNCHANGED_FILE}") or {}
         if note.get("inputs") != _digest_inputs(config, inputs.digest, resolve_nodes(config, store)):
             return False
-        pages = {name: page.written for name in note["folders"] if (page := store.page(name)).whole}
+        pages = {name: page.written for name in note["folders"] if (page := store.list_first_page(name)).whole}
         if pages:
             cells = read_cell_states(store, run.run_id)
             if not all(path in pages.get(path.rpartition("/")[0].rpartition("/")[0], (path,)) for path in cells):
@@ -97,7 +97,7 @@ def _find_unchanged(
         try:
             if not is_same(run):
                 return None
-            results = _read_undamaged(store, config.lower_is_better, f"runs/{run.run_id}", manifest["counts"])
+            results = _read_results(store, config.lower_is_better, f"runs/{run.run_id}", manifest["counts"])
             if sources is not None and _has_storage_errors(results.failures, sources):
                 return None
             ending = Ending(manifest["exit_code"], manifest.get("exit_reason", ""))
@@ -115,8 +115,8 @@ def _find_unchanged(
     return None
 
 
-def note_unchanged(planned: PlannedSweep, run_id: str) -> None:
-    """Write the digest of a complete run's inputs to its folder, for `find_unchanged_by_listing`."""
+def write_inputs_digest(planned: PlannedSweep, run_id: str) -> None:
+    """Write a digest of a complete run's inputs to its folder, for comparison in `find_unchanged_by_listing`."""
     if not planned.inputs_digest or planned.config.adaptive is not None:
         return
     nodes = [item.node for item in planned.plan.nodes]
@@ -141,7 +141,7 @@ def _digest_inputs(config: SweepConfig, files: str, nodes: Sequence[Node]) -> st
 
 
 def _has_storage_errors(failures: pa.Table, sources: Sources) -> bool:
-    """Return True if a run has errors that are not in its cells, because a cell could not be read or written.
+    """Return True if rows failed because a cell could not be read or written, so that a new run may repair them.
 
     If nothing is missing, all cells except untried ones are committed, and a committed cell has no retryable error.
     Retryable errors without a file are about images that do not exist yet, or about broken files.
@@ -155,8 +155,7 @@ def _has_storage_errors(failures: pa.Table, sources: Sources) -> bool:
     return bool(pc.any(has_file).as_py())
 
 
-def _read_undamaged(store: Store, lower_is_better: frozenset[str], folder: str, counts: Mapping[str, Any]) -> Results:
-    """Return the tables of a run; raise StoreError if any of its files is damaged."""
+def _read_results(store: Store, lower_is_better: frozenset[str], folder: str, counts: Mapping[str, Any]) -> Results:
     results = Results(
         store=store,
         path=f"{folder}/scores.parquet",
@@ -173,6 +172,6 @@ def _read_undamaged(store: Store, lower_is_better: frozenset[str], folder: str, 
         raise StoreError(f"{store.place / folder}: a table of the run is incomplete")
     others = [path for path in store.files(folder) if path.endswith(".parquet") and path.count("/") == 2]
     with ThreadPoolExecutor(N_READERS) as pool:
-        if not all(pool.map(store.is_sound, [*others, *parts])):
+        if not all(pool.map(store.is_undamaged, [*others, *parts])):
             raise StoreError(f"{store.place / folder}: a table of the run is damaged")
     return results

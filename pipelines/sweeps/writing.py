@@ -79,7 +79,6 @@ def write_run(
 
 
 def _describe_run(planned: PlannedSweep, results: Results, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
-    """Return the manifest fields about the sweep and its results."""
     plan, config, sources = planned.plan, planned.config, planned.sources
     usage = sum_usage(plan, outcomes)
     times = {
@@ -125,7 +124,6 @@ def _describe_run(planned: PlannedSweep, results: Results, outcomes: Mapping[str
 def _measure_judge_noise(
     plan: Plan, metrics: Mapping[str, Metric], outcomes: Mapping[str, Outcome], store: Store
 ) -> pa.Table:
-    """Return the noise of judges that are asked repeatedly, by metric and generator (schema JUDGE_NOISE)."""
     records: list[Mapping[str, Any]] = []
     for name in (name for name in plan.scores if count_repeats(metrics[name]) > 1):
         tables = [schemas.ELEMENT_SCORES.empty_table().select(NOISE_COLUMNS)]
@@ -139,7 +137,6 @@ def _measure_judge_noise(
 
 
 def _gather_comparisons(plan: Plan, outcomes: Mapping[str, Outcome], store: Store) -> pa.Table | None:
-    """Return the answers of all pairwise judges (schema COMPARED), or None if there is none."""
     judged = {
         name: recipes[stage] for name, recipes in plan.recipes.items() for stage in PAIR_STAGES if stage in recipes
     }
@@ -192,7 +189,7 @@ def describe_metrics(planned: PlannedSweep) -> dict[str, Any]:
 
 
 def digest_run_inputs(planned: PlannedSweep) -> str:
-    """Return a digest of everything that a run's tables depend on: the cells, and information about the sources."""
+    """Return a digest of everything that a run's tables depend on: the cells, the settings and the sources."""
     sources = planned.sources
     untried = {"left": sorted(cell.key for cell in planned.plan.untried)} if planned.plan.untried else {}
     return digest(
@@ -220,7 +217,6 @@ def collect_settings(config: SweepConfig) -> dict[str, Any]:
 
 
 def _collect_versions() -> dict[str, str]:
-    """Return the version of each of RECORDED_PACKAGES that is installed."""
     versions = {}
     for package in RECORDED_PACKAGES:
         with suppress(PackageNotFoundError):  # Ray is an extra
@@ -229,7 +225,6 @@ def _collect_versions() -> dict[str, str]:
 
 
 def _count_cells(plan: Plan, results: Results, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
-    """Return the manifest's counts of cells, rows and retries."""
     failed = sum(1 for outcome in outcomes.values() if outcome.state == "failed")
     retried = count_retried(plan.failed, outcomes)
     return {

@@ -39,7 +39,6 @@ class SameOriginGuard:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle an ASGI request."""
         headers = Headers(scope=scope)
         origin = headers.get("origin")
         if origin is None or origin.partition("://")[2] == headers.get("host"):
@@ -50,8 +49,8 @@ class SameOriginGuard:
             await refusal(scope, receive, send)
 
 
-class PromptConnection(HttpToolsProtocol):
-    """A connection that is closed if a head is longer than MAX_HEAD_BYTES, or if no request arrives for too long.
+class TimedConnection(HttpToolsProtocol):
+    """Connection that is closed if a request's head is longer than MAX_HEAD_BYTES or does not arrive in time.
 
     uvicorn itself accepts heads of any length, because llhttp has no limit. It measures its `timeout_keep_alive` from
     the end of a response to the next byte, so a client that never sends a head, or sends only a byte of it now and
@@ -89,7 +88,7 @@ class PromptConnection(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Start waiting for the next head; the rest of a refused body does not count as a head."""
+        """Start waiting for the next request; remaining bytes of a refused body do not count as its head."""
         super().on_response_complete()
         self._wait_for_request()
 
@@ -113,8 +112,8 @@ class PromptConnection(HttpToolsProtocol):
         return cycle is None or bool(cycle.response_complete)
 
 
-class PatientServer(Server):
-    """uvicorn server that logs how many requests it waits for at shutdown."""
+class DrainingServer(Server):
+    """uvicorn server that finishes open requests at shutdown, and logs how many there are."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Finish the requests in progress, and then shut down."""

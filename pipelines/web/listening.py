@@ -78,11 +78,11 @@ def run_app(app: Any, listener: socket.socket, patience: float) -> None:
     """
     import uvicorn
 
-    from plumbline.pipelines.web.http_guards import PatientServer, PromptConnection
+    from plumbline.pipelines.web.http_guards import DrainingServer, TimedConnection
 
     options = uvicorn.Config(
         app,
-        http=PromptConnection,
+        http=TimedConnection,
         ws="none",
         lifespan="off",
         log_level="error",
@@ -91,11 +91,11 @@ def run_app(app: Any, listener: socket.socket, patience: float) -> None:
         timeout_keep_alive=IDLE_TIMEOUT,
         timeout_graceful_shutdown=math.ceil(patience),
     )
-    logging.getLogger("uvicorn.error").addFilter(_is_not_cut_off)
-    PatientServer(options).run(sockets=[listener])
+    logging.getLogger("uvicorn.error").addFilter(_keep_log_record)
+    DrainingServer(options).run(sockets=[listener])
 
 
-def _is_not_cut_off(record: logging.LogRecord) -> bool:
+def _keep_log_record(record: logging.LogRecord) -> bool:
     """Return False if a log record only reports a request that was cut off."""
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 

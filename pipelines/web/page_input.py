@@ -12,7 +12,7 @@ FORBIDDEN_CHARACTERS = frozenset('/\\:*?"<>|[]{}%#')
 
 
 class BadName(SourceError):
-    """Input that cannot be a person's name."""
+    """Raised if the input cannot be used as a person's name."""
 
 
 def clean_name(given: str, field: str) -> str:
@@ -21,7 +21,7 @@ def clean_name(given: str, field: str) -> str:
     Raises BadName for an invalid name; the message refers to the input as `field`.
     """
     name = unicodedata.normalize("NFC", given).strip()
-    if not is_clean(name):
+    if not is_valid_name(name):
         raise BadName(
             f"{field}: expected a name of up to {MAX_NAME_CHARACTERS} characters that begins with a letter or a digit "
             f"and has none of {' '.join(sorted(FORBIDDEN_CHARACTERS))}, got {given[:80]!r}"
@@ -29,7 +29,7 @@ def clean_name(given: str, field: str) -> str:
     return name
 
 
-def is_clean(name: str) -> bool:
+def is_valid_name(name: str) -> bool:
     """Return True if the name is valid for a folder on any disk and on S3, and no other name looks the same."""
     plain = (
         name.isprintable()

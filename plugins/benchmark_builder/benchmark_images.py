@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from plumbline.operators.base.errors import RowError, SourceError
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.preparing import decode_row_image
-from plumbline.operators.images.rows import SOURCE_COLUMNS, identify, list_image_records
-from plumbline.pipelines.base.storage import first_line
+from plumbline.operators.images.rows import SOURCE_COLUMNS, list_image_records, read_image_row
+from plumbline.pipelines.base.storage import get_first_line
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.running.tasks import Tasks
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
@@ -17,7 +17,7 @@ from plumbline.pipelines.sources.shards import describe_row, read_shard
 from plumbline.pipelines.sources.uris import UriReader
 from plumbline.pipelines.store.cells import Shard
 from plumbline.plugins.benchmark_builder.image_leaks import Fingerprint, compute_fingerprint
-from plumbline.plugins.benchmark_builder.leaks import Kind, Target
+from plumbline.plugins.benchmark_builder.leaks import LeakTarget, MatchKind
 
 TOO_PLAIN_ERROR = RowError("blank_picture", "hardly varies in brightness, so it cannot be compared; replace it")
 
@@ -27,7 +27,7 @@ class ImageOptions(NamedTuple):
 
     limits: ImageLimits
     uris: UriReader
-    kinds: Sequence[Kind]
+    kinds: Sequence[MatchKind]
     prompts: Mapping[str, str]
     """Prompt text by prompt_id; images of other prompts are skipped."""
 
@@ -35,8 +35,8 @@ class ImageOptions(NamedTuple):
 class BenchmarkImage(NamedTuple):
     """A benchmark image to look for in the training set."""
 
-    target: Target
-    kind: Kind
+    target: LeakTarget
+    kind: MatchKind
     fingerprint: Fingerprint
 
 
@@ -48,10 +48,8 @@ class BenchmarkImages(NamedTuple):
 
 
 class _RowImage(NamedTuple):
-    """An image from a row of a prompt table or an image table."""
-
-    target: Target
-    kind: Kind
+    target: LeakTarget
+    kind: MatchKind
     row: int
     record: Mapping[str, Any]
     """The row's `image` and `uri` columns."""
@@ -61,7 +59,7 @@ def read_benchmark_images(
     prompt_shards: Iterable[Shard], image_shards: Iterable[Shard], options: ImageOptions, tasks: Tasks
 ) -> BenchmarkImages:
     """Return the distinct images listed in the prompt tables and the image tables."""
-    unique: dict[tuple[Target, int], BenchmarkImage] = {}  # the tables of several generators repeat a source
+    unique: dict[tuple[LeakTarget, int], BenchmarkImage] = {}  # the tables of several generators repeat a source
     rejections: list[Rejection] = []
     with_sources = [shard for shard in prompt_shards if shard.edit_columns and not shard.contains_prompts]
     for found in chain(
@@ -85,10 +83,10 @@ def _read_prompts_shard(options: ImageOptions, shard: Shard) -> BenchmarkImages:
 def _read_images_shard(options: ImageOptions, shard: Shard) -> BenchmarkImages:
     def read_row_images() -> Iterator[_RowImage]:
         for row, record in enumerate(list_image_records(read_shard(shard, (*IMAGE_COLUMNS, *SOURCE_COLUMNS)))):
-            ids = identify(record, shard.group)
+            ids = read_image_row(record, shard.group)
             text = options.prompts.get(ids.prompt_id or "")
             if text is not None and "image" in options.kinds:
-                target = Target(str(ids.prompt_id), text, ids.generator, ids.image_id)
+                target = LeakTarget(str(ids.prompt_id), text, ids.generator, ids.image_id)
                 yield _RowImage(target, "image", row, record)
             yield from _find_source(record, ids.prompt_id, row, options)
 
@@ -101,7 +99,7 @@ def _find_source(
     image, uri = (record.get(name) for name in SOURCE_COLUMNS)
     text = options.prompts.get(prompt_id or "")
     if text is not None and "source" in options.kinds and (image or uri):
-        yield _RowImage(Target(str(prompt_id), text), "source", row, {"image": image, "uri": uri})
+        yield _RowImage(LeakTarget(str(prompt_id), text), "source", row, {"image": image, "uri": uri})
 
 
 def _compute_fingerprints(row_images: Iterator[_RowImage], shard: Shard, options: ImageOptions) -> BenchmarkImages:
@@ -117,5 +115,5 @@ def _compute_fingerprints(row_images: Iterator[_RowImage], shard: Shard, options
             else:
                 images.append(BenchmarkImage(row_image.target, row_image.kind, result))
     except SourceError as error:
-        rejections.append(Rejection(shard.url, None, "broken_file", first_line(error)))
+        rejections.append(Rejection(shard.url, None, "broken_file", get_first_line(error)))
     return BenchmarkImages(images, rejections)

@@ -14,7 +14,7 @@ from plumbline.operators.base.errors import PlumblineError, SourceError
 from plumbline.operators.base.sentences import ShownTable
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.report.rendering import format_diagnosis_markdown
-from plumbline.operators.results.prompt_properties import Property, list_properties
+from plumbline.operators.results.prompt_properties import PromptProperty, list_properties
 from plumbline.pipelines.base.exit_codes import compute_exit_code
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.plans.costs import Cost, sum_costs
@@ -36,20 +36,20 @@ from plumbline.plugins.benchmark_builder.prompt_sets import (
 from plumbline.plugins.benchmark_builder.tagging import Tagging
 from plumbline.plugins.benchmark_builder.taxonomy import Tag
 
-Reason = Literal["near_duplicate", "not_drawn", "no_skill", "failed"]
+OmissionReason = Literal["near_duplicate", "not_drawn", "no_skill", "failed"]
 
 
 class OmittedPrompt(NamedTuple):
     """A prompt that was left out, or that could not be written."""
 
     prompt: DraftPrompt
-    reason: Reason
+    reason: OmissionReason
     repeats: str | None = None
     """The prompt_id of the earlier prompt that the omitted prompt nearly duplicates."""
     error: Mapping[str, Any] | None = None
 
 
-class Selection(NamedTuple):
+class PromptSelection(NamedTuple):
     """Prompts that were kept, and prompts that were left out."""
 
     kept: list[DraftPrompt]
@@ -60,12 +60,12 @@ class PlannedBuild(NamedTuple):
     """The input, the models' sweeps and the published prompts of a benchmark build, before any model is called."""
 
     config: BuildConfig
-    read: Selection
+    read: PromptSelection
     writer_sweeps: Mapping[str, PlannedSweep]
     """Planned sweeps of the models that write text, by kind: `tagging` and `generation`."""
     published: Sequence[DraftPrompt]
     """Gecko2K's published prompts, for comparison; empty if no reference is configured."""
-    properties: Mapping[str, Property]
+    properties: Mapping[str, PromptProperty]
 
 
 class WrittenTexts(NamedTuple):
@@ -83,7 +83,7 @@ class BuiltBenchmark(NamedTuple):
 
     url: str
     prompts: int
-    left_out: Mapping[Reason, int]
+    left_out: Mapping[OmissionReason, int]
     failed: Sequence[str]
     """Error messages for prompts that could not be tagged, and for requests that produced no prompt."""
     table: ShownTable
@@ -129,9 +129,8 @@ def _require_skills(prompts: Sequence[DraftPrompt], config: BuildConfig) -> None
     if config.drawing is None or config.tagging is not None or any(prompt.skills for prompt in prompts):
         return
     raise SourceError(
-        f"{config.prompts}: drawing balances skills, and none of {len(prompts)} prompts has a skill in the column "
-        f"{config.prompt_columns.skills}; set prompt_columns.skills to the column's name, or tagging=llm to have a "
-        "model tag the prompts, or drawing=null to keep all"
+        f"{config.prompts}: expected skills in the column {config.prompt_columns.skills}, because prompts are drawn "
+        f"by skill, found none in {len(prompts)} prompts; set prompt_columns.skills, or tagging=llm, or drawing=null"
     )
 
 
@@ -150,7 +149,7 @@ def write_texts(planned: PlannedSweep, watch: Watch) -> WrittenTexts:
     """Have the model write all missing texts, and return all texts; raise PlumblineError if a shard fails."""
     (kind,) = planned.config.metrics
     with register_sweep(planned, watch) as (planned, watch):
-        planned, outcomes, table = compute_and_repair(planned, watch, partial(_read_written, kind))
+        planned, outcomes, table = compute_and_repair(planned, watch, partial(_read_written_texts, kind))
     if isinstance(table, str):
         raise PlumblineError(f"{kind}: {table}; finished texts are kept; run the same command again")
     usage = sum_usage(planned.plan, outcomes)
@@ -158,7 +157,9 @@ def write_texts(planned: PlannedSweep, watch: Watch) -> WrittenTexts:
     return WrittenTexts(table.to_pylist(), usage.get(node, Usage()), sum_costs(planned.plan, usage).get(node))
 
 
-def _read_written(kind: str, planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[pa.Table | str]:
+def _read_written_texts(
+    kind: str, planned: PlannedSweep, outcomes: Mapping[str, Outcome]
+) -> Inspection[pa.Table | str]:
     """Return the table of written texts, or the reason why the table is incomplete."""
     cells = planned.plan.select_prompt_cells("questions")[kind]
     table, broken, failed = read_if_complete(planned, outcomes, cells, lambda: read_cells(cells, planned, outcomes))
@@ -172,7 +173,7 @@ def build_benchmark(planned: PlannedBuild, written: Mapping[str, WrittenTexts]) 
     generated = written["generation"].rows if "generation" in written else []
     tagged = _add_tags(planned.read.kept, tags, config)
     drawn = _draw_prompts(tagged, tags, config)
-    generation = _read_generated(generated)
+    generation = _read_generated_prompts(generated)
     final = _drop_near_duplicates([*drawn.kept, *generation.kept], config.near_duplicates)
     left_out = [*planned.read.left_out, *drawn.left_out, *generation.left_out, *final.left_out]
     table = _make_statistics(planned, final.kept)
@@ -192,13 +193,13 @@ def build_benchmark(planned: PlannedBuild, written: Mapping[str, WrittenTexts]) 
     )
 
 
-def _drop_near_duplicates(prompts: Sequence[DraftPrompt], threshold: float | None) -> Selection:
+def _drop_near_duplicates(prompts: Sequence[DraftPrompt], threshold: float | None) -> PromptSelection:
     """Keep only the first prompt of each group of near-duplicates, or all prompts if `threshold` is None."""
     if threshold is None:
-        return Selection([*prompts], [])
+        return PromptSelection([*prompts], [])
     repeats = find_near_duplicates([prompt.text for prompt in prompts], threshold)
     pairs = list(zip(prompts, repeats, strict=True))
-    return Selection(
+    return PromptSelection(
         [prompt for prompt, first in pairs if first is None],
         [
             OmittedPrompt(prompt, "near_duplicate", prompts[first].prompt_id)
@@ -215,7 +216,6 @@ def _find_tag(row: Mapping[str, Any], config: BuildConfig) -> Tag | None:
 def _add_tags(
     prompts: Sequence[DraftPrompt], tags: Sequence[Mapping[str, Any]], config: BuildConfig
 ) -> list[DraftPrompt]:
-    """Return the prompts, with each prompt's tags appended to its skills."""
     names: dict[str, list[str]] = {}
     for row in tags:
         tag = _find_tag(row, config)
@@ -226,17 +226,19 @@ def _add_tags(
     ]
 
 
-def _draw_prompts(prompts: Sequence[DraftPrompt], tags: Sequence[Mapping[str, Any]], config: BuildConfig) -> Selection:
+def _draw_prompts(
+    prompts: Sequence[DraftPrompt], tags: Sequence[Mapping[str, Any]], config: BuildConfig
+) -> PromptSelection:
     """Keep a random draw of the prompts that have skills, or all prompts if no drawing is configured."""
     if config.drawing is None:
-        return Selection([*prompts], [])
+        return PromptSelection([*prompts], [])
     options = config.drawing
     ids, skills, lengths = zip(
         *((prompt.prompt_id, prompt.skills, len(prompt.text)) for prompt in prompts), strict=True
     )
     drawn = frozenset(draw_balanced(ids, skills, lengths, options.count, options.lengths, options.seed))
     errors = {row["prompt_id"]: row["error"] for row in tags if row["error"] is not None}
-    return Selection(
+    return PromptSelection(
         [prompts[place] for place in sorted(drawn)],
         [
             OmittedPrompt(prompt, "failed", error=errors[prompt.prompt_id])
@@ -248,7 +250,7 @@ def _draw_prompts(prompts: Sequence[DraftPrompt], tags: Sequence[Mapping[str, An
     )
 
 
-def _read_generated(generated: Sequence[Mapping[str, Any]]) -> Selection:
+def _read_generated_prompts(generated: Sequence[Mapping[str, Any]]) -> PromptSelection:
     """Return the prompts that the model wrote, with a hash of the text as id, and the requests that failed."""
     kept: dict[str, DraftPrompt] = {}
     failed: list[OmittedPrompt] = []
@@ -263,7 +265,7 @@ def _read_generated(generated: Sequence[Mapping[str, Any]]) -> Selection:
             prompt = DraftPrompt(hash_text(row["text"]), row["text"], skills, "written")
             first = kept.setdefault(prompt.prompt_id, prompt)
             kept[prompt.prompt_id] = first._replace(skills=tuple(dict.fromkeys((*first.skills, *skills))))
-    return Selection([*kept.values()], failed)
+    return PromptSelection([*kept.values()], failed)
 
 
 def _make_statistics(planned: PlannedBuild, prompts: Sequence[DraftPrompt]) -> ShownTable:

@@ -12,7 +12,7 @@ from plumbline.pipelines.base.logs import LogConfig
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, PromptColumnsConfig
-from plumbline.plugins.benchmark_builder.taxonomy import Taxonomy, Value
+from plumbline.plugins.benchmark_builder.taxonomy import ControlValue, Taxonomy
 from plumbline.plugins.benchmark_builder.writer import TextWriter, WriterOptions
 
 
@@ -26,13 +26,16 @@ class GenerationConfig(WriterOptions):
     sub_skills: tuple[str, ...] | None = None
     """Skills and sub-skills to write prompts for, such as `att/count:additive`; null selects all that have a template.
     """
-    controls: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    controls: Mapping[str, tuple[ControlValue, ...]] = field(default_factory=dict)
     """Values to use for the templates' controls instead of those in the templates, by control: `{Words: [20-40]}`."""
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
         if empty := [name for name, values in self.controls.items() if not values]:
-            raise ConfigError(f"generation.controls.{empty[0]}: expected some values, got none")
+            raise ConfigError(
+                f"generation.controls.{empty[0]}: expected a list of values, got none; add values, or leave the "
+                "control out"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,12 +53,14 @@ class DrawingConfig(BoundsChecked):
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
         if list(self.lengths) != sorted(set(self.lengths)):
-            raise ConfigError(f"drawing.lengths: expected increasing numbers, got {list(self.lengths)}")
+            raise ConfigError(
+                f"drawing.lengths: expected increasing numbers, such as [50,100,200], got {list(self.lengths)}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BuildConfig(BoundsChecked):
-    """The prompts of a new benchmark, and how they are made."""
+    """Options for building a benchmark: its taxonomy, and how its prompts are read, tagged, selected and written."""
 
     output: str
     """Folder or cloud prefix to write the benchmark to."""

@@ -23,7 +23,7 @@ from plumbline.operators.metrics.reply_forms import (
 )
 from plumbline.operators.metrics.wording import digest_templates
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask
-from plumbline.plugins.benchmark_builder.taxonomy import Check, Tag, Template, Value
+from plumbline.plugins.benchmark_builder.taxonomy import ControlValue, FieldCheck, Tag, Template
 from plumbline.plugins.benchmark_builder.writer import TextWriter
 
 PROMPT_FORMAT_VERSION = 2
@@ -42,7 +42,7 @@ class PromptRequest(NamedTuple):
     """The sub-skill, such as `att/count:additive`."""
     number: int
     """Sequence number among requests with the same values, which makes their texts differ."""
-    values: Mapping[str, Value]
+    values: Mapping[str, ControlValue]
     """Value of each of the template's controls."""
     template: Template
 
@@ -56,9 +56,9 @@ def read_prompt_request(text: str) -> PromptRequest:
 
 
 def make_requests(
-    templates: Mapping[Tag, Template], count: int, controls: Mapping[str, tuple[Value, ...]], seed: int
+    templates: Mapping[Tag, Template], count: int, controls: Mapping[str, tuple[ControlValue, ...]], seed: int
 ) -> Iterator[PromptRequest]:
-    """Yield `count` requests per template, using every combination of its control values equally often.
+    """Yield `count` requests per template, using the combinations of its control values as evenly as possible.
 
     `controls` overrides the values of template controls with the same names. If `count` increases, each
     template keeps its first requests and gets additional ones.
@@ -95,7 +95,7 @@ class PromptGeneration(TextWriter):
         """Ask the model for a prompt; raise UnreadableReply if the reply does not fit the request."""
         own = read_prompt_request(prompt)
         form = _make_form(own, self.options.replies)
-        request = form.request(self.options.sampling, _list_values(own, self.options.replies))
+        request = form.make_request(self.options.sampling, _list_values(own, self.options.replies))
         stop = tuple(f"\n{name}:" for name in [*own.values][:1])
         text = yield from ask(request._replace(stop=stop), partial(_read_reply, form, own))
         return [WrittenQuestion("1", text, (), kind=own.sub_skill)]
@@ -124,7 +124,7 @@ def _describe_json(fields: Sequence[str]) -> str:
     return "Write {" + ", ".join(f'"{name}": ...' for name in fields) + "}."
 
 
-def _write_example(example: Mapping[str, Value], template: Template, replies: Replies) -> str:
+def _write_example(example: Mapping[str, ControlValue], template: Template, replies: Replies) -> str:
     fields = {name: example[name] for name in template.fields}
     if replies == "json":
         return json.dumps({name: str(value) for name, value in fields.items()}, ensure_ascii=False)
@@ -174,7 +174,6 @@ def _read_reply(form: Form[str], request: PromptRequest, reply: str) -> str:
 
 
 def _remove_quotes(text: str) -> str:
-    """Remove quotation marks that enclose the whole text."""
     quoted = (
         len(text) > 2
         and text[0] in _QUOTE_CHARACTERS
@@ -184,7 +183,7 @@ def _remove_quotes(text: str) -> str:
     return text[1:-1].strip() if quoted else text
 
 
-def _check_field(check: Check, text: str, other: str) -> None:
+def _check_field(check: FieldCheck, text: str, other: str) -> None:
     if check.contains is not None:
         if parsing.find_words(_remove_quotes(other), text) is None:
             raise UnreadableReply(f"the {check.field} lacks the words {parsing.shorten(other)} of {check.contains}")

@@ -9,12 +9,14 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.fft import dctn
 
-from plumbline.plugins.benchmark_builder.leaks import MATCH_KINDS, Kind, Match, Matches
+from plumbline.plugins.benchmark_builder.leaks import MATCH_KINDS, LeakMatch, LeakMatches, MatchKind
 
-SIDE, FREQUENCIES, CELLS = 64, 8, 16
-"""Side lengths of three squares: the scaled image in pixels, the hashed block of frequencies, and the grid of mean
-colours.
-"""
+SCALED_SIDE = 64
+"""Width and height in pixels to which an image is scaled before its fingerprint is computed."""
+HASH_SIDE = 8
+"""Number of lowest frequencies in each direction that the hash includes."""
+GRID_SIDE = 16
+"""Number of cells, in each direction, of the grid whose mean colours are compared."""
 MAX_DIFFERING_BITS = 14
 """Maximum number of differing hash bits, of 63, at which the colours of two images are compared."""
 MIN_COLOUR_CORRELATION = 0.95
@@ -30,7 +32,7 @@ class Fingerprint(NamedTuple):
     bits: int
     """One bit per low frequency of the brightness; a bit is 1 if the frequency's coefficient is above the median."""
     colours: NDArray[np.uint8]
-    """Mean colours of the grid cells, flattened to CELLS x CELLS x 3 values."""
+    """Mean colours of the grid cells, flattened to GRID_SIDE x GRID_SIDE x 3 values."""
 
 
 class TrainingImage(NamedTuple):
@@ -51,14 +53,15 @@ def compute_fingerprint(image: Image.Image) -> Fingerprint | None:
     The bits are the DCT hash of Zauner ("Implementation and benchmarking of perceptual image hash functions", 2010,
     section 3.2.1) without the mean brightness.
     """
-    small = np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BILINEAR, reducing_gap=3), dtype=np.float32)
-    width = SIDE // CELLS
-    colours = small.reshape(CELLS, width, CELLS, width, 3).mean(axis=(1, 3))
-    if (
-        colours @ GREY_WEIGHTS
-    ).std() < MIN_BRIGHTNESS_DEVIATION:  # the cells of a fine pattern also have nearly the same mean colour
+    small = np.asarray(
+        image.resize((SCALED_SIDE, SCALED_SIDE), Image.Resampling.BILINEAR, reducing_gap=3), dtype=np.float32
+    )
+    width = SCALED_SIDE // GRID_SIDE
+    colours = small.reshape(GRID_SIDE, width, GRID_SIDE, width, 3).mean(axis=(1, 3))
+    # the cells of a fine pattern also have nearly the same mean colour
+    if (colours @ GREY_WEIGHTS).std() < MIN_BRIGHTNESS_DEVIATION:
         return None
-    frequencies = dctn(small @ GREY_WEIGHTS)[:FREQUENCIES, :FREQUENCIES].ravel()[1:]
+    frequencies = dctn(small @ GREY_WEIGHTS)[:HASH_SIDE, :HASH_SIDE].ravel()[1:]
     bits = int.from_bytes(np.packbits(frequencies > np.median(frequencies)).tobytes())
     return Fingerprint(bits, colours.round().astype(np.uint8).ravel())
 
@@ -69,21 +72,23 @@ class ImageFinder:
     Memory use depends only on the benchmark. Colours are compared only for pairs of images with similar hashes.
     """
 
-    def __init__(self, pictures: Sequence[tuple[Kind, Fingerprint]], min_correlation: float = MIN_COLOUR_CORRELATION):
+    def __init__(
+        self, pictures: Sequence[tuple[MatchKind, Fingerprint]], min_correlation: float = MIN_COLOUR_CORRELATION
+    ):
         self.min_correlation = min_correlation
         self._kinds = [MATCH_KINDS.index(kind) for kind, _ in pictures]
         self._bits, self._colours = _stack_fingerprints([fingerprint for _, fingerprint in pictures])
 
-    def find(self, images: Iterable[TrainingImage]) -> Matches:
+    def find(self, images: Iterable[TrainingImage]) -> LeakMatches:
         """Return all matches between the benchmark's images and these training images."""
-        matches, remaining = Matches(), iter(images)
+        matches, remaining = LeakMatches(), iter(images)
         size = max(1, min(IMAGES_AT_ONCE, PAIRS_AT_ONCE // max(1, len(self._kinds))))
         while block := list(islice(remaining, size)):
             matches.scanned += len(block)
             self._find_in_batch([image for image in block if image.fingerprint is not None], matches)
         return matches
 
-    def _find_in_batch(self, images: Sequence[TrainingImage], matches: Matches) -> None:
+    def _find_in_batch(self, images: Sequence[TrainingImage], matches: LeakMatches) -> None:
         bits, colours = _stack_fingerprints([image.fingerprint for image in images if image.fingerprint is not None])
         theirs, own = np.nonzero(np.bitwise_count(bits[:, None] ^ self._bits) <= MAX_DIFFERING_BITS)
         for first in range(0, len(own), IMAGES_AT_ONCE):
@@ -91,15 +96,15 @@ class ImageFinder:
             correlations = _correlate_rows(colours[rows], self._colours[places])
             for pair in np.nonzero(correlations >= self.min_correlation)[0].tolist():
                 image, place = images[rows[pair]], int(places[pair])
-                match = Match(self._kinds[place], 1 - float(correlations[pair]), image.file, image.row, image.name)
+                match = LeakMatch(self._kinds[place], 1 - float(correlations[pair]), image.file, image.row, image.name)
                 matches.add(place, [match], 1)
 
 
 def _stack_fingerprints(fingerprints: Sequence[Fingerprint]) -> tuple[NDArray[np.uint64], NDArray[np.uint8]]:
-    """Return the bits (n,) and the colours (n, CELLS * CELLS * 3) of n fingerprints."""
+    """Return the bits (n,) and the colours (n, GRID_SIDE * GRID_SIDE * 3) of n fingerprints."""
     colours = np.array([fingerprint.colours for fingerprint in fingerprints], dtype=np.uint8)
     bits = np.array([fingerprint.bits for fingerprint in fingerprints], dtype=np.uint64)
-    return bits, colours.reshape(-1, CELLS * CELLS * 3)
+    return bits, colours.reshape(-1, GRID_SIDE * GRID_SIDE * 3)
 
 
 def _correlate_rows(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> NDArray[np.float32]:

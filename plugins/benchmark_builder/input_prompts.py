@@ -52,9 +52,8 @@ def read_prompts(place: Place, columns: PromptColumnsConfig) -> list[DraftPrompt
 
 
 def _read_records(place: Place, columns: PromptColumnsConfig) -> Sequence[Mapping[str, Any]]:
-    """Return the rows of the file, with the columns renamed to Plumbline's names."""
     suffix = place.path.lower()
-    if suffix.endswith(prompt_files.LIST_SUFFIX):
+    if suffix.endswith(prompt_files.PROMPT_LIST_SUFFIX):
         return [{"text": line.strip()} for line in split_lines(read_text(place)) if line.strip()]
     names = {name: getattr(columns, name) for name in PROMPT_COLUMNS}
     if suffix.endswith(prompt_files.PROMPT_FILE_SUFFIXES):
@@ -74,7 +73,10 @@ def _make_prompt(record: Mapping[str, Any], columns: PromptColumnsConfig, where:
             f"{where}: expected a prompt in column {columns.text}, found {found}; fill it in or remove the row"
         )
     if not rows.is_missing(skills) and not isinstance(skills, list):
-        raise SourceError(f"{where}: expected a list of strings in column {columns.skills}, found {skills!r}")
+        raise SourceError(
+            f"{where}: expected a list of strings in column {columns.skills}, found {skills!r}; set "
+            "prompt_columns.skills"
+        )
     names = tuple(str(skill) for skill in skills or () if not rows.is_missing(skill) and str(skill))
     return DraftPrompt(format_id(record.get("prompt_id")) or hash_text(text), text, names, "read")
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from plumbline.operators.base.bounds import BoundsChecked, NonZeroShare
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.base.sentences import Sentence, names, plural
+from plumbline.operators.base.sentences import Sentence, format_names, format_quantity
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.generation_settings import COMPARE, Choice, SettingCounts, read_all_settings
 from plumbline.operators.images.rows import SOURCE_COLUMNS
@@ -41,14 +41,14 @@ from plumbline.plugins.benchmark_builder.leaks import (
     IMAGE_MATCH_KINDS,
     MATCH_KINDS,
     TEXT_MATCH_KINDS,
-    Kind,
+    LeakCount,
     LeakFinder,
-    Matches,
+    LeakMatches,
+    LeakTarget,
+    MatchKind,
     SearchResult,
-    Share,
-    Target,
-    count_image_shares,
-    count_shares,
+    count_image_leaks,
+    count_leaks,
     find_surest_kinds,
     make_leaks_table,
     merge_matches,
@@ -58,11 +58,10 @@ from plumbline.plugins.benchmark_builder.training_files import TrainingFile, Tra
 from plumbline.plugins.benchmark_builder.training_images import make_image_reader
 
 IMAGE_SCAN = "image"
-ASSUMED_BYTES_PER_CAPTION, ASSUMED_BYTES_PER_IMAGE = 100, 100_000
-"""Typical size in bytes of a row with a caption, and of a row with an image.
-
-They are used to estimate whether one process can read all rows.
-"""
+ASSUMED_BYTES_PER_CAPTION = 100
+"""Typical size in bytes of a row with a caption, used to estimate whether one process can read all rows."""
+ASSUMED_BYTES_PER_IMAGE = 100_000
+"""Typical size in bytes of a row with an image, used to estimate whether one process can read all rows."""
 MAX_REJECTIONS_PER_FILE = 8
 """Maximum number of rejections reported per file."""
 Row = TypeVar("Row")
@@ -88,7 +87,7 @@ class LeaksConfig(BoundsChecked):
     uri.
     """
     uri_roots: Roots = ()
-    """Folders and cloud prefixes, besides the folder of the table, that may contain the training images in a table."""
+    """Folders and cloud prefixes that may contain a table's images, in addition to the folder of the table."""
     store: str = "store"
     """Folder or cloud prefix of the store; results are written to leaks/ID/ in it."""
     run: str = "latest"
@@ -99,7 +98,7 @@ class LeaksConfig(BoundsChecked):
     """Minimum Jaccard similarity of three-word sequences at which a caption is a near-duplicate of a prompt."""
     near_images: NonZeroShare = MIN_COLOUR_CORRELATION
     """Minimum correlation of the colours, at 16x16 pixels, at which a training image is a near-duplicate."""
-    kinds: tuple[Kind, ...] = MATCH_KINDS
+    kinds: tuple[MatchKind, ...] = MATCH_KINDS
     """Kinds of leaks to look for. For captions: the same words (`exact`), the same words in another order
     (`reordered`), `near`-duplicates, and long prompts that are `contained` in a caption. For images: near-duplicates of
     a benchmark's `source` images, and of generated images (`image`).
@@ -115,18 +114,22 @@ class LeaksConfig(BoundsChecked):
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
         if self.captions is None and self.images is None:
-            raise ConfigError("captions, images: expected at least one of them, got neither")
+            raise ConfigError(
+                "captions, images: expected at least one of them, got neither; set captions=PATH or images=PATH"
+            )
         for key, kinds in (("captions", TEXT_MATCH_KINDS), ("images", IMAGE_MATCH_KINDS)):
             if getattr(self, key) is not None and not self.select_kinds(kinds):
-                raise ConfigError(f"kinds: expected some of {', '.join(kinds)} for {key}, got {', '.join(self.kinds)}")
+                raise ConfigError(
+                    f"kinds: expected at least one of {', '.join(kinds)} for {key}, got {', '.join(self.kinds)}"
+                )
 
-    def select_kinds(self, kinds: Sequence[Kind]) -> list[Kind]:
+    def select_kinds(self, kinds: Sequence[MatchKind]) -> list[MatchKind]:
         """Return which of these kinds are configured; empty if no training set is configured for them."""
         path = self.captions if kinds is TEXT_MATCH_KINDS else self.images
         return [] if path is None else [kind for kind in kinds if kind in self.kinds]
 
 
-class Board(NamedTuple):
+class LeaderboardWithoutLeaks(NamedTuple):
     """A metric's leaderboard with and without the leaked prompts."""
 
     metric: str
@@ -153,15 +156,15 @@ class FoundLeaks(NamedTuple):
 
     leaks_id: str
     leaks: pa.Table
-    """Table of leaks, with the schema LEAKS."""
+    """Table of leaks, with the schema LEAKS_SCHEMA."""
     scanned: Sequence[ScanResult]
     unread: Sequence[Rejection]
     """Rejections for benchmark images that cannot be compared."""
-    shares: Sequence[Share]
-    """Number of leaked prompts by skill."""
-    image_shares: Sequence[Share]
-    """Number of leaked images by generator; empty if no images were compared."""
-    boards: Sequence[Board]
+    shares: Sequence[LeakCount]
+    """Counts of leaked prompts: first for all prompts, and then by skill."""
+    image_shares: Sequence[LeakCount]
+    """Counts of leaked images: first for all images, and then by generator; empty if no images were compared."""
+    boards: Sequence[LeaderboardWithoutLeaks]
     no_boards: str
     """Reason why `boards` is empty."""
 
@@ -172,8 +175,6 @@ class FoundLeaks(NamedTuple):
 
 
 class _Benchmark(NamedTuple):
-    """The prompts and images to search for."""
-
     prompts: pa.Table
     """Prompts, with the schema PROMPTS."""
     prompt_shards: Sequence[Shard]
@@ -187,7 +188,7 @@ class _Benchmark(NamedTuple):
 
 def _open_benchmark(store: Store, config: LeaksConfig) -> _Benchmark:
     if config.benchmark is not None:
-        return _open_configured(store, config, config.benchmark)
+        return _open_configured_benchmark(store, config, config.benchmark)
     run_id = find_run(store, config.run)
     manifest = read_manifest(store, run_id)
     originals, reason = find_originals(manifest, store)
@@ -198,8 +199,8 @@ def _open_benchmark(store: Store, config: LeaksConfig) -> _Benchmark:
     return _Benchmark(prompts, prompt_shards, [*shards.values()], limits, uris, manifest, scores)
 
 
-def _open_configured(store: Store, config: LeaksConfig, benchmark: BenchmarkConfig) -> _Benchmark:
-    """Open a benchmark; open its images only if they are compared or if their tables contain the source images."""
+def _open_configured_benchmark(store: Store, config: LeaksConfig, benchmark: BenchmarkConfig) -> _Benchmark:
+    """Open a benchmark; open its images only to compare them, or to compare source images that the prompts lack."""
     uris, kinds = open_benchmark_uris(benchmark, config.storage, config.limits), config.select_kinds(IMAGE_MATCH_KINDS)
     prompts = open_prompts(benchmark, config.storage, ShardSize()) if benchmark.prompts is not None else None
     edit_columns = prompts.edit_columns if prompts is not None else set()
@@ -217,7 +218,7 @@ def _open_configured(store: Store, config: LeaksConfig, benchmark: BenchmarkConf
 
 
 class _FileMatches(NamedTuple):
-    matches: Matches
+    matches: LeakMatches
     rejections: list[Rejection]
     n_rejected: int
 
@@ -226,7 +227,7 @@ class _FileScanner(NamedTuple, Generic[Row]):
     """Reader for the files of a training set, and the function that finds matches in their rows."""
 
     reader: TrainingReader[Row]
-    find: Callable[[Iterable[Row]], Matches]
+    find: Callable[[Iterable[Row]], LeakMatches]
 
 
 def find_leaks(store: Store, config: LeaksConfig) -> FoundLeaks:
@@ -237,7 +238,7 @@ def find_leaks(store: Store, config: LeaksConfig) -> FoundLeaks:
     benchmark = _open_benchmark(store, config)
     ids, texts, skills = (benchmark.prompts.column(name).to_pylist() for name in ("prompt_id", "text", "skills"))
     prompts = {prompt_id: text or "" for prompt_id, text in zip(ids, texts, strict=True)}
-    scanned, unread = _scan_all(store, config, benchmark, prompts)
+    scanned, unread = _scan_training_set(store, config, benchmark, prompts)
     results = [scan.result for scan in scanned]
     kind_of = find_surest_kinds(results)
     scores, manifest = benchmark.scores, benchmark.manifest
@@ -246,18 +247,16 @@ def find_leaks(store: Store, config: LeaksConfig) -> FoundLeaks:
         leaks=make_leaks_table(results),
         scanned=scanned,
         unread=unread,
-        shares=count_shares(dict(zip(ids, (own or () for own in skills), strict=True)), kind_of),
-        image_shares=[
-            share for scan in scanned if scan.what == IMAGE_SCAN for share in count_image_shares(scan.result)
-        ],
-        boards=[] if scores is None else make_boards(scores, manifest, list(kind_of), config.settings),
-        no_boards=_explain_no_boards(len(ids), len(kind_of), scores),
+        shares=count_leaks(dict(zip(ids, (own or () for own in skills), strict=True)), kind_of),
+        image_shares=[share for scan in scanned if scan.what == IMAGE_SCAN for share in count_image_leaks(scan.result)],
+        boards=[] if scores is None else make_leaderboards(scores, manifest, list(kind_of), config.settings),
+        no_boards=_explain_missing_leaderboards(len(ids), len(kind_of), scores),
     )
     _write_result(store, found, config, manifest.get("run_id"))
     return found
 
 
-def _scan_all(
+def _scan_training_set(
     store: Store, config: LeaksConfig, benchmark: _Benchmark, prompts: Mapping[str, str]
 ) -> tuple[list[ScanResult], Sequence[Rejection]]:
     """Search all captions for the prompts and all training images for the benchmark's images.
@@ -275,7 +274,7 @@ def _scan_all(
         scanned: list[ScanResult] = []
         unread: Sequence[Rejection] = ()
         if text_kinds:
-            targets = [Target(*prompt) for prompt in prompts.items()]
+            targets = [LeakTarget(*prompt) for prompt in prompts.items()]
             text_finder = LeakFinder(targets, config.near, text_kinds)
             scanned.append(
                 _scan_files(tasks, "caption", captions_files, _FileScanner(CAPTION_READER, text_finder.find), targets)
@@ -293,7 +292,7 @@ def _scan_all(
 
 
 def _scan_files(
-    tasks: Tasks, what: str, files: Sequence[TrainingFile], scan: _FileScanner[Row], targets: Sequence[Target]
+    tasks: Tasks, what: str, files: Sequence[TrainingFile], scan: _FileScanner[Row], targets: Sequence[LeakTarget]
 ) -> ScanResult:
     found = list(tasks.map(_find_in_file, files, shared=scan))
     return ScanResult(
@@ -329,7 +328,7 @@ def _write_result(store: Store, found: FoundLeaks, config: LeaksConfig, run_id: 
     store.create_json(f"{found.folder}/leaks.json", content)
 
 
-def _explain_no_boards(prompts: int, leaked: int, scores: RunScores | None) -> str:
+def _explain_missing_leaderboards(prompts: int, leaked: int, scores: RunScores | None) -> str:
     if scores is None:
         return "leave out the option benchmark to see a run's leaderboards without the leaked prompts"
     if not leaked:
@@ -354,9 +353,9 @@ def _find_in_file(scan: _FileScanner[Row], file: TrainingFile) -> _FileMatches:
     return _FileMatches(matches, rejections, count)
 
 
-def make_boards(
+def make_leaderboards(
     scores: RunScores, manifest: Mapping[str, Any], leaked: Sequence[str], choice: Choice = COMPARE
-) -> list[Board]:
+) -> list[LeaderboardWithoutLeaks]:
     """Return a leaderboard for each metric that ranks generators.
 
     The list is empty if none or all of the scored prompts are leaked.
@@ -376,17 +375,17 @@ def make_boards(
         rest = PromptMeans(whole.prompts[kept])
         for generator in whole.generators:
             rest.add(generator, whole.read(generator)[kept])
-        boards.append(_make_board(metric, whole, rest, lower_is_better, settings))
+        boards.append(_make_leaderboard(metric, whole, rest, lower_is_better, settings))
     return boards
 
 
-def _make_board(
+def _make_leaderboard(
     metric: str,
     whole: PromptMeans,
     rest: PromptMeans,
     lower_is_better: Container[str],
     settings: Mapping[str, SettingCounts],
-) -> Board:
+) -> LeaderboardWithoutLeaks:
     sign = get_direction(metric, lower_is_better)
     names_of_both = [name for name in whole.generators if name in rest.generators]
     means = [(name, _compute_mean(whole, name), _compute_mean(rest, name)) for name in names_of_both]
@@ -410,10 +409,10 @@ def _make_board(
     for lead, pairs in (("no longer clear:", lost), ("clear only without the leaked prompts:", gained)):
         if pairs:
             listed = [f"{better} over {worse}" for better, worse in sorted(pairs)]
-            sentences.append(Sentence(f"{metric}, {lead}", f"{names(listed)}."))
+            sentences.append(Sentence(f"{metric}, {lead}", f"{format_names(listed)}."))
     if clear == clear_without:
-        sentences.append(Sentence("", f"The same {plural(len(clear), 'pair')} of generators differ clearly."))
-    return Board(metric, ranked, sentences)
+        sentences.append(Sentence("", f"The same {format_quantity(len(clear), 'pair')} of generators differ clearly."))
+    return LeaderboardWithoutLeaks(metric, ranked, sentences)
 
 
 def _compute_mean(means: PromptMeans, generator: str) -> float:

@@ -16,14 +16,14 @@ from plumbline.operators.base import rows, schemas
 from plumbline.operators.results.summary import OVERALL
 from plumbline.plugins.benchmark_builder.prompt_sets import make_shingles, split_words
 
-Kind = Literal["exact", "reordered", "near", "contained", "source", "image"]
-TEXT_MATCH_KINDS: tuple[Kind, ...] = ("exact", "reordered", "near", "contained")
+MatchKind = Literal["exact", "reordered", "near", "contained", "source", "image"]
+TEXT_MATCH_KINDS: tuple[MatchKind, ...] = ("exact", "reordered", "near", "contained")
 """Kinds of text matches, most certain first.
 
 `exact` means the same words, and `reordered` the same words in another order. `near` means that the texts share most of
 their three-word sequences. `contained` means that a caption contains all words of a long prompt, in order.
 """
-IMAGE_MATCH_KINDS: tuple[Kind, ...] = ("source", "image")
+IMAGE_MATCH_KINDS: tuple[MatchKind, ...] = ("source", "image")
 """Kinds of image matches: the source image of an edit, and a generated image."""
 MATCH_KINDS = (*TEXT_MATCH_KINDS, *IMAGE_MATCH_KINDS)
 MIN_CONTAINED_WORDS = 8
@@ -49,7 +49,7 @@ sequences, or the correlation of two images' colours. `text` is the caption, or 
 """
 
 
-class Target(NamedTuple):
+class LeakTarget(NamedTuple):
     """A prompt or an image to look for in the training set."""
 
     prompt_id: str
@@ -68,7 +68,7 @@ class Caption(NamedTuple):
     text: str
 
 
-class Match(NamedTuple):
+class LeakMatch(NamedTuple):
     """A row of a training set that matches a target; better matches sort first."""
 
     kind: int
@@ -81,17 +81,17 @@ class Match(NamedTuple):
 
 
 @dataclass(slots=True)
-class Matches:
+class LeakMatches:
     """The matches found in some rows of a training set."""
 
     scanned: int = 0
     """Number of rows that were compared."""
     rows: Counter[int] = field(default_factory=Counter)
     """Number of matching rows, by the target's index."""
-    best: dict[int, list[Match]] = field(default_factory=dict)
+    best: dict[int, list[LeakMatch]] = field(default_factory=dict)
     """The best matches, by the target's index."""
 
-    def add(self, target: int, matches: Sequence[Match], rows: int) -> None:
+    def add(self, target: int, matches: Sequence[LeakMatch], rows: int) -> None:
         """Add `rows` matching rows of the target with this index; `matches` contains the best of them."""
         self.rows[target] += rows
         self.best[target] = sorted([*self.best.get(target, ()), *matches])[:MAX_ROWS_PER_MATCH]
@@ -104,7 +104,9 @@ class LeakFinder:
     one of its rarest sequences, so it is enough to look these up (Bayardo, Ma and Srikant 2007, prefix filter).
     """
 
-    def __init__(self, prompts: Sequence[Target], threshold: float, kinds: Iterable[Kind] = TEXT_MATCH_KINDS) -> None:
+    def __init__(
+        self, prompts: Sequence[LeakTarget], threshold: float, kinds: Iterable[MatchKind] = TEXT_MATCH_KINDS
+    ) -> None:
         """Index the prompts; `threshold` is the minimum Jaccard similarity of near-duplicates, in (0, 1]."""
         self.threshold, self.kinds = threshold, frozenset(kinds)
         self._words = [tuple(split_words(_normalize_letters(target.prompt))) for target in prompts]
@@ -119,16 +121,16 @@ class LeakFinder:
             for run in rarest[: len(runs) - math.ceil(threshold * len(runs)) + 1]:
                 self._by_rare_run[run].append(place)
 
-    def find(self, captions: Iterable[Caption]) -> Matches:
+    def find(self, captions: Iterable[Caption]) -> LeakMatches:
         """Return all matches between the prompts and the captions."""
-        matches = Matches()
+        matches = LeakMatches()
         for caption in captions:
             matches.scanned += 1
             for place, match in self._match_caption(caption).items():
                 matches.add(place, [match], 1)
         return matches
 
-    def _match_caption(self, caption: Caption) -> dict[int, Match]:
+    def _match_caption(self, caption: Caption) -> dict[int, LeakMatch]:
         text = _normalize_letters(caption.text)
         words, runs = tuple(split_words(text)), make_shingles(text)
         places = {*self._sorted.get(tuple(sorted(words)), ())}
@@ -141,10 +143,10 @@ class LeakFinder:
             similarity = shared / (len(own) + len(runs) - shared)
             kind = self._classify(place, words, similarity, whole=shared == len(own))
             if kind in self.kinds:
-                found[place] = Match(MATCH_KINDS.index(kind), 1 - similarity, *caption)
+                found[place] = LeakMatch(MATCH_KINDS.index(kind), 1 - similarity, *caption)
         return found
 
-    def _classify(self, place: int, words: Sequence[str], similarity: float, *, whole: bool) -> Kind | None:
+    def _classify(self, place: int, words: Sequence[str], similarity: float, *, whole: bool) -> MatchKind | None:
         own = self._words[place]
         if own == words:
             return "exact"
@@ -160,9 +162,9 @@ def _normalize_letters(text: str) -> str:
     return unicodedata.normalize("NFKC", text)
 
 
-def merge_matches(parts: Iterable[Matches]) -> Matches:
-    """Return the matches of several files as a single Matches, with each target's MAX_ROWS_PER_MATCH best rows."""
-    merged = Matches()
+def merge_matches(parts: Iterable[LeakMatches]) -> LeakMatches:
+    """Return the matches of several files as a single LeakMatches, with each target's MAX_ROWS_PER_MATCH best rows."""
+    merged = LeakMatches()
     for matches in parts:
         merged.scanned += matches.scanned
         for place, surest in matches.best.items():
@@ -173,16 +175,16 @@ def merge_matches(parts: Iterable[Matches]) -> Matches:
 class SearchResult(NamedTuple):
     """The targets of a search, and their matches in a training set."""
 
-    targets: Sequence[Target]
-    matches: Matches
+    targets: Sequence[LeakTarget]
+    matches: LeakMatches
 
-    def list_leaked(self) -> Iterator[tuple[int, Target, Sequence[Match]]]:
+    def list_leaked(self) -> Iterator[tuple[int, LeakTarget, Sequence[LeakMatch]]]:
         """Yield the index, the target and the best matches of each target that has matches."""
         return ((place, self.targets[place], matches) for place, matches in sorted(self.matches.best.items()))
 
 
 def make_leaks_table(results: Iterable[SearchResult]) -> pa.Table:
-    """Return the leaks as a table with the schema LEAKS."""
+    """Return the leaks as a table with the schema LEAKS_SCHEMA."""
     records = [
         {
             **target._asdict(),
@@ -207,16 +209,16 @@ def find_surest_kinds(results: Iterable[SearchResult]) -> dict[str, str]:
     return {prompt_id: MATCH_KINDS[kind] for prompt_id, kind in kinds.items()}
 
 
-def count_image_shares(result: SearchResult) -> list["Share"]:
-    """Count the leaked images of each generator, and the leaked source images."""
+def count_image_leaks(result: SearchResult) -> list["LeakCount"]:
+    """Count the leaked images of all generators together, of each generator, and among the source images."""
     surest = {str(place): MATCH_KINDS[matches[0].kind] for place, _, matches in result.list_leaked()}
-    return count_shares(
+    return count_leaks(
         {str(place): (target.generator or SOURCES_GROUP,) for place, target in enumerate(result.targets)}, surest
     )
 
 
-class Share(NamedTuple):
-    """Number of leaked prompts of a skill, or of leaked images of a generator."""
+class LeakCount(NamedTuple):
+    """Number of prompts of a skill, or of images of a generator, and how many of them are leaked."""
 
     name: str
     total: int
@@ -225,8 +227,8 @@ class Share(NamedTuple):
     """Number of leaks, by their most certain kind."""
 
 
-def count_shares(groups: Mapping[str, Sequence[str]], kinds_by_id: Mapping[str, str]) -> list[Share]:
-    """Count the leaks among all ids and in each group, in order of decreasing fraction.
+def count_leaks(groups: Mapping[str, Sequence[str]], kinds_by_id: Mapping[str, str]) -> list[LeakCount]:
+    """Count the leaks among all ids and in each group: first the overall count, then groups by decreasing fraction.
 
     `groups` contains the groups of each id, and `kinds_by_id` the kind of each leaked id.
     """
@@ -237,5 +239,5 @@ def count_shares(groups: Mapping[str, Sequence[str]], kinds_by_id: Mapping[str, 
     kinds = {
         name: Counter(kinds_by_id[own_id] for own_id in ids if own_id in kinds_by_id) for name, ids in members.items()
     }
-    counted = [Share(name, len(ids), kinds[name].total(), kinds[name]) for name, ids in members.items()]
+    counted = [LeakCount(name, len(ids), kinds[name].total(), kinds[name]) for name, ids in members.items()]
     return sorted(counted, key=lambda share: (share.name != OVERALL, -share.leaked / share.total, share.name))

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from plumbline.operators.base.sentences import ShownTable, number
-from plumbline.operators.results.prompt_properties import Property
+from plumbline.operators.base.sentences import ShownTable, format_number
+from plumbline.operators.results.prompt_properties import PromptProperty
 
 
 def draw_balanced(
@@ -40,26 +40,28 @@ def draw_balanced(
 
 
 def _draw_number(prompt_id: str, seed: int) -> float:
-    """Return a pseudo-random number in (0, 1] for a prompt."""
     hashed = hashlib.sha256(f"{seed}\0{prompt_id}".encode("utf-8", "replace")).digest()
     return (int.from_bytes(hashed[:7], "big") + 1) / 2**56
 
 
 def compute_evenness(counts: Sequence[int]) -> float:
-    """Return Pielou's evenness (1966): the entropy divided by its maximum; nan for fewer than two counts."""
+    """Return Pielou's evenness (1966): the entropy divided by its maximum.
+
+    Returns nan for fewer than two counts, or if all counts are 0.
+    """
     total = sum(counts)
     if len(counts) < 2 or not total:
         return math.nan
     return -sum(count / total * math.log(count / total) for count in counts if count) / math.log(len(counts))
 
 
-PRESENT_PERCENT = 2
+MIN_COVERED_PERCENT = 2
 """A skill counts as covered if more than this percentage of prompts has it (VQAScore, GenAI-Bench, appendix A, table
 8).
 """
-SHINGLE_WORDS = 3
+WORDS_PER_SHINGLE = 3
 """Number of consecutive words in a shingle."""
-N_PERMUTATIONS = 128
+N_MINHASH_PERMUTATIONS = 128
 MINHASH_SEED = 1
 
 _WORD_PATTERN = re.compile(r"\w+")
@@ -74,24 +76,28 @@ def make_shingles(text: str) -> frozenset[str]:
     """Return all sequences of three consecutive words in a text; a shorter text is a single sequence."""
     words = split_words(text)
     return frozenset(
-        " ".join(words[start : start + SHINGLE_WORDS]) for start in range(max(1, len(words) - SHINGLE_WORDS + 1))
+        " ".join(words[start : start + WORDS_PER_SHINGLE])
+        for start in range(max(1, len(words) - WORDS_PER_SHINGLE + 1))
     )
 
 
 def find_near_duplicates(texts: Sequence[str], threshold: float) -> list[int | None]:
-    """Return, for each prompt, the index of the first earlier prompt that it nearly duplicates; None if unique.
+    """Return, for each prompt, the index of the first kept prompt that it nearly duplicates; None if it is kept itself.
 
-    Two prompts are near-duplicates if the Jaccard similarity of their three-word sequences is at least `threshold`.
-    Case and punctuation therefore make no difference; a different number, colour or order does, unless the prompt is
-    long. Candidates are found by MinHash with locality-sensitive hashing (Broder 1997; datasketch) and then compared
-    exactly, so there are no false positives, but pairs close to the threshold may be missed.
+    A prompt is kept unless it nearly duplicates an earlier kept prompt. Two prompts are near-duplicates if the Jaccard
+    similarity of their three-word sequences is at least `threshold`. Case and punctuation therefore make no difference;
+    a different number, colour or order does, unless the prompt is long. Candidates are found by MinHash with
+    locality-sensitive hashing (Broder 1997; datasketch) and then compared exactly, so there are no false positives, but
+    pairs close to the threshold may be missed.
     """
     from datasketch import MinHash, MinHashLSH
 
     sets = [make_shingles(text) for text in texts]
-    index = MinHashLSH(threshold=threshold, num_perm=N_PERMUTATIONS, weights=(0.1, 0.9))
+    index = MinHashLSH(threshold=threshold, num_perm=N_MINHASH_PERMUTATIONS, weights=(0.1, 0.9))
     hashes = MinHash.generator(
-        ([run.encode("utf-8", "replace") for run in runs] for runs in sets), num_perm=N_PERMUTATIONS, seed=MINHASH_SEED
+        ([run.encode("utf-8", "replace") for run in runs] for runs in sets),
+        num_perm=N_MINHASH_PERMUTATIONS,
+        seed=MINHASH_SEED,
     )
     repeated: list[int | None] = []
     for place, hashed in enumerate(hashes):
@@ -122,7 +128,7 @@ class SkillStatistics(NamedTuple):
 
 
 def summarize_skills(
-    texts: Sequence[str], skills: Sequence[Sequence[str]], properties: Mapping[str, Property]
+    texts: Sequence[str], skills: Sequence[Sequence[str]], properties: Mapping[str, PromptProperty]
 ) -> dict[str, SkillStatistics]:
     """Return the statistics of all prompts, followed by those of each skill, sorted by name."""
     measured = [(len(text), {name: measure(text) for name, measure in properties.items()}) for text in texts]
@@ -146,10 +152,10 @@ def _summarize_prompts(measured: Sequence[tuple[int, Mapping[str, float]]], name
     return SkillStatistics(len(measured), fmean(lengths) if lengths else math.nan, max(lengths, default=0), means)
 
 
-Statistics = Mapping[str, SkillStatistics]
+StatisticsBySkill = Mapping[str, SkillStatistics]
 
 
-def make_statistics_table(own: Statistics, published: Mapping[str, Statistics]) -> ShownTable:
+def make_statistics_table(own: StatisticsBySkill, published: Mapping[str, StatisticsBySkill]) -> ShownTable:
     """Return a table of statistics by skill, with more columns for this benchmark than for published benchmarks."""
     skills = [
         ALL_PROMPTS_GROUP,
@@ -162,7 +168,7 @@ def make_statistics_table(own: Statistics, published: Mapping[str, Statistics]) 
         [
             skill,
             *_list_cells(own.get(skill), own[ALL_PROMPTS_GROUP].prompts, properties),
-            *(cell for other in published.values() for cell in _list_fewer_cells(other.get(skill), properties)),
+            *(cell for other in published.values() for cell in _list_common_cells(other.get(skill), properties)),
         ]
         for skill in skills
     ]
@@ -172,28 +178,35 @@ def make_statistics_table(own: Statistics, published: Mapping[str, Statistics]) 
 def _list_cells(row: SkillStatistics | None, total: int, properties: Sequence[str]) -> list[str]:
     if row is None:
         return [""] * (4 + len(properties))
-    prompts, characters, *means = _list_fewer_cells(row, properties)
-    return [prompts, number(row.prompts / total if total else None), characters, str(row.longest), *means]
+    prompts, characters, *means = _list_common_cells(row, properties)
+    return [prompts, format_number(row.prompts / total if total else None), characters, str(row.longest), *means]
 
 
-def _list_fewer_cells(row: SkillStatistics | None, properties: Sequence[str]) -> list[str]:
+def _list_common_cells(row: SkillStatistics | None, properties: Sequence[str]) -> list[str]:
     if row is None:
         return [""] * (2 + len(properties))
-    return [str(row.prompts), number(row.characters, 1), *(number(row.means[name], 1) for name in properties)]
+    return [
+        str(row.prompts),
+        format_number(row.characters, 1),
+        *(format_number(row.means[name], 1) for name in properties),
+    ]
 
 
-def _write_caption(benchmarks: Mapping[str, Statistics]) -> str:
+def _write_caption(benchmarks: Mapping[str, StatisticsBySkill]) -> str:
     parts, covered = [], []
     for benchmark, statistics in benchmarks.items():
         counts = {name: row.prompts for name, row in statistics.items() if name != ALL_PROMPTS_GROUP}
         skills, sub_skills = ([n for name, n in counts.items() if (":" in name) == is_sub] for is_sub in (False, True))
-        parts.append(f"{benchmark} {number(compute_evenness(skills), 3)} and {number(compute_evenness(sub_skills), 3)}")
+        parts.append(
+            f"{benchmark} {format_number(compute_evenness(skills), 3)} and "
+            f"{format_number(compute_evenness(sub_skills), 3)}"
+        )
         frequent = sorted(
-            name for name, n in counts.items() if n * 100 > PRESENT_PERCENT * statistics[ALL_PROMPTS_GROUP].prompts
+            name for name, n in counts.items() if n * 100 > MIN_COVERED_PERCENT * statistics[ALL_PROMPTS_GROUP].prompts
         )
         covered.append(f"{benchmark}: {', '.join(frequent) or 'none'}")
     return (
         "Means over prompts: characters, content words (length), Flesch-Kincaid grade. Evenness of skills and of "
         f"sub-skills, 1 if all are equally frequent: {', '.join(parts)}. "
-        f"Covered skills, which more than {PRESENT_PERCENT}% of the prompts have: {'; '.join(covered)}."
+        f"Covered skills, which more than {MIN_COVERED_PERCENT}% of the prompts have: {'; '.join(covered)}."
     )

@@ -63,7 +63,7 @@ class Tagging(TextWriter):
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
         """Ask the model for a prompt's tags; raise UnreadableReply unless the reply lists only tags of the taxonomy."""
-        request = self._form.request(self.options.sampling, f"input: {parsing.collapse_spaces(prompt)}\noutput:")
+        request = self._form.make_request(self.options.sampling, f"input: {parsing.collapse_spaces(prompt)}\noutput:")
         tags = yield from ask(request._replace(stop=STOP_TEXTS), partial(_read_reply, self._form, self.taxonomy))
         return list(_make_questions(tags, prompt))
 

@@ -7,12 +7,12 @@ from typing import NamedTuple
 from plumbline.operators.base.errors import ConfigError, suggest
 from plumbline.operators.metrics.parsing import normalise
 
-Value = str | int
+ControlValue = str | int
 NO_ENTRIES_TEXT = "nothing"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Check:
+class FieldCheck:
     """A condition on a field that the model writes. Exactly one of the three options is set."""
 
     field: str
@@ -33,7 +33,7 @@ class Check:
         if len(options) != 1:
             raise ConfigError(
                 f"a template's check of {self.field!r}: expected exactly one of words, characters and "
-                f"contains, got {len(options)}"
+                f"contains, got {len(options)}; set one of them in the taxonomy"
             )
         return options[0]
 
@@ -43,31 +43,38 @@ class Template:
     """Instructions for writing prompts of a sub-skill (Gecko, appendix B.3, listing 2)."""
 
     instructions: str
-    controls: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    controls: Mapping[str, tuple[ControlValue, ...]] = field(default_factory=dict)
     """Configurable properties of a prompt and their values; all values are requested equally often."""
     fields: tuple[str, ...] = ("Caption",)
     """Fields that the model writes, in this order; the last field is the prompt."""
-    examples: tuple[Mapping[str, Value], ...] = ()
+    examples: tuple[Mapping[str, ControlValue], ...] = ()
     """Examples, each with a value for every control and field."""
-    checks: tuple[Check, ...] = ()
+    checks: tuple[FieldCheck, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.fields:
-            raise ConfigError("a template's fields: expected the names of the fields to write, got none")
+            raise ConfigError(
+                "a template's fields: expected the names of the fields to write, got none; name at least one, such "
+                "as Caption"
+            )
         if empty := [name for name, values in self.controls.items() if not values]:
-            raise ConfigError(f"a template's control {empty[0]!r}: expected some values, got none")
+            raise ConfigError(
+                f"a template's control {empty[0]!r}: expected a list of values, got none; add values, or remove the "
+                "control"
+            )
         names = (*self.controls, *self.fields)
         for number, example in enumerate(self.examples):
             if set(example) != set(names):
                 raise ConfigError(
                     f"example {number} of a template: expected {', '.join(names)}, "
-                    f"got {', '.join(example) or NO_ENTRIES_TEXT}"
+                    f"got {', '.join(example) or NO_ENTRIES_TEXT}; correct the example"
                 )
         for check in self.checks:
             if check.field not in self.fields or check.other not in names:
                 raise ConfigError(
-                    f"a template's check of {check.field!r} against {check.other!r}: expected names of its fields "
-                    f"({', '.join(self.fields)}) or controls ({', '.join(self.controls)})"
+                    f"a template's check: expected one of its fields ({', '.join(self.fields)}), compared with a field "
+                    f"or a control ({', '.join(self.controls) or 'none'}), got {check.field!r} and "
+                    f"{check.other!r}; correct the names"
                 )
 
 
@@ -125,7 +132,7 @@ class Taxonomy:
 
     def __post_init__(self) -> None:
         if not self.skills:
-            raise ConfigError(f"taxonomy {self.name}: expected skills, got none")
+            raise ConfigError(f"taxonomy {self.name}: expected at least one skill, got none; add skills to it")
         for example in self.examples:
             for tag in example.tags:
                 self.find(tag.partition("(")[0])

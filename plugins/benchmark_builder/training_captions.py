@@ -23,18 +23,18 @@ from plumbline.plugins.benchmark_builder.training_files import (
     read_tar,
 )
 
-COMMON_COLUMNS = ("caption", "text", "prompt", "TEXT", "captions")
+COMMON_CAPTION_COLUMNS = ("caption", "text", "prompt", "TEXT", "captions")
 """Common names of the caption column; the first that exists is used."""
 ROWS_AT_ONCE = 4096
-LIST_SUFFIX = ".txt"
-NO_BYTES = 0
+CAPTION_LIST_SUFFIX = ".txt"
+MAX_IMAGE_BYTES = 0
 """Size limit that skips all images in a tar, because only captions are needed."""
 
 
-Captions = Iterator[Caption | Rejection]
+CaptionsAndRejections = Iterator[Caption | Rejection]
 
 
-def _read_parquet(file: TrainingFile) -> Captions:
+def _read_parquet(file: TrainingFile) -> CaptionsAndRejections:
     row = 0
     for table in read_parquet(file, lambda names: [_choose_column(names, file)], ROWS_AT_ONCE):
         for value in table.column(0).to_pylist():
@@ -42,7 +42,7 @@ def _read_parquet(file: TrainingFile) -> Captions:
             row += 1
 
 
-def _read_csv(file: TrainingFile) -> Captions:
+def _read_csv(file: TrainingFile) -> CaptionsAndRejections:
     with file.place.open(block_size=BLOCK_BYTES) as stream:
         table = open_csv(stream, file.place.url)
         column = _choose_column(table.names, file)
@@ -53,7 +53,7 @@ def _read_csv(file: TrainingFile) -> Captions:
                 yield from _make_captions(row.values.get(column), file, f"line {row.line}")
 
 
-def _read_json_lines(file: TrainingFile) -> Captions:
+def _read_json_lines(file: TrainingFile) -> CaptionsAndRejections:
     column = file.column
     with file.place.open(block_size=BLOCK_BYTES) as stream:
         for row in read_json_lines(stream, file.place.url):
@@ -64,16 +64,16 @@ def _read_json_lines(file: TrainingFile) -> Captions:
                 yield from _make_captions(row.values.get(column), file, f"line {row.line}")
 
 
-def _read_list(file: TrainingFile) -> Captions:
+def _read_list(file: TrainingFile) -> CaptionsAndRejections:
     with file.place.open(block_size=BLOCK_BYTES) as stream:
         for number, line in enumerate(stream, start=1):
             yield from _make_captions(line.decode("utf-8", "replace"), file, f"line {number}")
 
 
-def _read_tar(file: TrainingFile) -> Captions:
+def _read_tar(file: TrainingFile) -> CaptionsAndRejections:
     """Yield the .txt of each sample and the caption in its .json, skipping images."""
     last: Caption | Rejection | None = None
-    for member in read_tar(file, NO_BYTES):
+    for member in read_tar(file, MAX_IMAGE_BYTES):
         if isinstance(member, Rejection):
             yield member
         elif member.suffix in ("txt", "json"):
@@ -83,7 +83,7 @@ def _read_tar(file: TrainingFile) -> Captions:
                 last = caption
 
 
-def _read_member(suffix: str, content: bytes | Refused, file: TrainingFile, row: str) -> Captions:
+def _read_member(suffix: str, content: bytes | Refused, file: TrainingFile, row: str) -> CaptionsAndRejections:
     if isinstance(content, Refused):
         yield content.to_rejection(file.place.url)
     elif suffix == "txt":
@@ -94,15 +94,15 @@ def _read_member(suffix: str, content: bytes | Refused, file: TrainingFile, row:
         except Refused as refused:
             yield refused.to_rejection(file.place.url)
             return
-        names = [file.column] if file.column else [name for name in COMMON_COLUMNS if name in fields]
+        names = [file.column] if file.column else [name for name in COMMON_CAPTION_COLUMNS if name in fields]
         yield from (caption for name in names[:1] for caption in _make_captions(fields.get(name), file, row))
 
 
-READ_FUNCTIONS: Mapping[str, Callable[[TrainingFile], Captions]] = {
+READ_FUNCTIONS: Mapping[str, Callable[[TrainingFile], CaptionsAndRejections]] = {
     ".parquet": _read_parquet,
     **dict.fromkeys(SEPARATORS_BY_SUFFIX, _read_csv),
     **dict.fromkeys(JSON_LINES_SUFFIXES, _read_json_lines),
-    LIST_SUFFIX: _read_list,
+    CAPTION_LIST_SUFFIX: _read_list,
     **dict.fromkeys(TARS, _read_tar),
 }
 """Readers by file suffix."""
@@ -110,11 +110,10 @@ CAPTION_READER = TrainingReader(key="captions", readers=READ_FUNCTIONS)
 
 
 def _choose_column(names: Sequence[str], file: TrainingFile) -> str:
-    return choose_column(names, file, COMMON_COLUMNS, "column")
+    return choose_column(names, file, COMMON_CAPTION_COLUMNS, "column")
 
 
 def _make_captions(value: Any, file: TrainingFile, row: str) -> Iterator[Caption]:
-    """Yield the captions in a row's value: a string, a list of strings, or nothing."""
     for text in value if isinstance(value, list) else [value]:
         if isinstance(text, str) and text.strip():
             yield Caption(file.place.url, row, text.strip())

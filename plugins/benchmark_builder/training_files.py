@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 
 from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.pipelines.base.arrow_views import remove_views
-from plumbline.pipelines.base.storage import Place, StorageConfig, first_line, readable_errors
+from plumbline.pipelines.base.storage import Place, StorageConfig, convert_read_errors, get_first_line
 from plumbline.pipelines.base.tables import BLOCK_BYTES, Rejection
 from plumbline.pipelines.ingest.sample_files import SampleFile
-from plumbline.pipelines.ingest.tars import Member, TarDamage, read_members
+from plumbline.pipelines.ingest.tars import TarDamage, TarMember, read_members
 
 Row = TypeVar("Row")
 
@@ -39,7 +39,7 @@ class TrainingReader(Generic[Row]):
     def list_files(self, storage: StorageConfig, url: str | None, column: str | None) -> list[TrainingFile]:
         """List a single file, the files in a folder, or the matches of a pattern; raise ConfigError if none exist."""
         place = storage.locate(url or "")
-        with readable_errors(place, self.key):
+        with convert_read_errors(place, self.key):
             if "*" in place.path:
                 entries = dict(place.glob())
             else:
@@ -58,13 +58,13 @@ class TrainingReader(Generic[Row]):
     def read(self, file: TrainingFile) -> Iterator[Row | Rejection]:
         """Yield the rows and rejections of a file in order; raise ConfigError if the file lacks the column."""
         ending = next(ending for ending in self.readers if file.place.name.lower().endswith(ending))
-        with readable_errors(file.place, self.key):
+        with convert_read_errors(file.place, self.key):
             try:
                 yield from self.readers[ending](file)
             except (pa.ArrowException, SourceError, UnicodeDecodeError, OSError) as error:
                 if isinstance(error, OSError) and error.errno is not None:  # Arrow's own errors have no errno
                     raise
-                message = f"{first_line(error)}; write or download it again"
+                message = f"{get_first_line(error)}; write or download it again"
                 yield Rejection(file.place.url, None, "damaged_table", message)
 
 
@@ -88,7 +88,7 @@ def read_parquet(
             yield remove_views(pa.Table.from_batches([batch]))
 
 
-def read_tar(file: TrainingFile, max_bytes: int) -> Iterator[Member | Rejection]:
+def read_tar(file: TrainingFile, max_bytes: int) -> Iterator[TarMember | Rejection]:
     """Yield the files in a WebDataset tar in order, without reading images of more than `max_bytes`."""
     tar = SampleFile(place=file.place, size=file.size, etag=file.etag, name=file.place.name)
     try:

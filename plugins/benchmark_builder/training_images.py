@@ -21,13 +21,13 @@ from plumbline.plugins.benchmark_builder.training_files import (
     read_tar,
 )
 
-COMMON_COLUMNS = ("image", "jpg", "png", "webp", "img", "uri")
+COMMON_IMAGE_COLUMNS = ("image", "jpg", "png", "webp", "img", "uri")
 """Common names of columns with images (bytes or {bytes, path}) or their addresses; the first that exists is used."""
 ID_COLUMNS = ("image_id", "id", "key", "__key__")
 """Common names of columns with image ids."""
 ROWS_AT_ONCE = 16
 
-Images = Iterator[TrainingImage | Rejection]
+ImagesAndRejections = Iterator[TrainingImage | Rejection]
 
 
 def make_image_reader(limits: ImageLimits, uri_roots: Sequence[str]) -> TrainingReader[TrainingImage]:
@@ -36,7 +36,7 @@ def make_image_reader(limits: ImageLimits, uri_roots: Sequence[str]) -> Training
     return TrainingReader(key="images", readers=readers)
 
 
-def _read_parquet(limits: ImageLimits, uri_roots: Sequence[str], file: TrainingFile) -> Images:
+def _read_parquet(limits: ImageLimits, uri_roots: Sequence[str], file: TrainingFile) -> ImagesAndRejections:
     uris = UriReader(
         roots=(file.place.parent.url, *uri_roots),
         storage=file.place.storage,
@@ -47,7 +47,7 @@ def _read_parquet(limits: ImageLimits, uri_roots: Sequence[str], file: TrainingF
 
     def choose_columns(names: Sequence[str]) -> list[str]:
         return [
-            choose_column(names, file, COMMON_COLUMNS, "image_column"),
+            choose_column(names, file, COMMON_IMAGE_COLUMNS, "image_column"),
             *[name for name in ID_COLUMNS if name in names][:1],
         ]
 
@@ -60,8 +60,7 @@ def _read_parquet(limits: ImageLimits, uri_roots: Sequence[str], file: TrainingF
             row += 1
 
 
-def _read_tar(limits: ImageLimits, file: TrainingFile) -> Images:
-    """Yield the images in a tar, using the names of samples as ids."""
+def _read_tar(limits: ImageLimits, file: TrainingFile) -> ImagesAndRejections:
     for member in read_tar(file, limits.max_bytes):
         if isinstance(member, Rejection):
             yield member

@@ -1,4 +1,4 @@
-"""Evaluation of one checkpoint: its images, their scores, a report and a gate in one command."""
+"""Evaluates one checkpoint in one command: generates its images, scores them, reports, and applies a gate."""
 
 from pathlib import Path
 

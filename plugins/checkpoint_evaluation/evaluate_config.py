@@ -5,13 +5,13 @@ from pathlib import Path
 
 from plumbline.operators.base.errors import ConfigError, suggest
 from plumbline.operators.models.families.any_model import AnyModel
-from plumbline.pipelines.base.storage import readable_errors
+from plumbline.pipelines.base.storage import convert_read_errors
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvaluateConfig(SweepConfig):
-    """A checkpoint, the benchmark and metrics to evaluate it with, and what to compare it with."""
+    """Options of an evaluation: the checkpoint, the benchmark, the metrics, the baseline and the gate."""
 
     image_model: AnyModel
     """Image generator: a diffusers pipeline, or a service."""
@@ -35,17 +35,17 @@ class EvaluateConfig(SweepConfig):
         folder = Path(self.image_model.checkpoint).expanduser()
         return folder.resolve().name if folder.is_dir() else folder.name
 
-    def sweep(self) -> SweepConfig:
+    def make_sweep(self) -> SweepConfig:
         """Return the sweep that generates and scores the checkpoint's images."""
         sweep = SweepConfig(**{each.name: getattr(self, each.name) for each in fields(SweepConfig)})
         return replace(sweep, pictures=replace(self.pictures, name=self.name))
 
     def check_baseline(self) -> None:
-        """Raise ConfigError if the folder with the checkpoint's images has no images by the baseline."""
+        """Raise ConfigError if the folder with the checkpoint's images has no images from the baseline."""
         if self.baseline is None:
             return
         folder = self.storage.locate(str(self.benchmark.images))
-        with readable_errors(folder, "benchmark.images"):
+        with convert_read_errors(folder, "benchmark.images"):
             try:
                 names = [name for name in folder.list() if name[0] not in "._"]
             except FileNotFoundError:

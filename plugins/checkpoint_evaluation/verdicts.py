@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from plumbline.operators.base.errors import PlumblineError
-from plumbline.operators.base.sentences import Sentence, number
+from plumbline.operators.base.sentences import Sentence, format_number
 from plumbline.operators.results.comparison import BETTER, TIED, UNLIKE, WORSE
 from plumbline.operators.results.summary import OVERALL
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET, Ending, make_ending
@@ -13,7 +13,7 @@ from plumbline.pipelines.store.runs import has_report
 from plumbline.pipelines.store.store import Store
 from plumbline.plugins.checkpoint_evaluation.evaluate_config import EvaluateConfig
 
-VERDICTS = {
+VERDICT_PHRASES = {
     BETTER: "is better than",
     WORSE: "is worse than",
     TIED: "shows no clear difference from",
@@ -36,8 +36,9 @@ def compare_with_baseline(store: Store, run_id: str, config: EvaluateConfig) -> 
     for column in page.columns:
         row, other = column.by_generator.get(config.name), column.by_generator.get(baseline)
         if column.name in page.ranking and row is not None and other is not None:
-            verdict = VERDICTS[row.group] if other.n else "cannot be compared: no score of"
-            means = f"{number(row.mean)} against {number(other.mean)}{', lower is better' * column.lower_is_better}"
+            verdict = VERDICT_PHRASES[row.group] if other.n else "cannot be compared: no score of"
+            better = ", lower is better" * column.lower_is_better
+            means = f"{format_number(row.mean)} against {format_number(other.mean)}{better}"
             yield Sentence(f"{config.name} {verdict} {baseline} by {column.name}:", f"{means}.")
 
 

@@ -48,7 +48,7 @@ def measure_effect(scores: RunScores, metric: str, denied: str, variant: str) ->
     whole, reduced = scores.select_rows(metric).select_scored(), scores.select_rows(variant).select_scored()
     _, rows_whole, rows_reduced = np.intersect1d(whole.image, reduced.image, return_indices=True)
     n, n_null = len(rows_whole), len(whole.row) - len(rows_whole)
-    whole, reduced = whole.where(rows_whole), reduced.where(rows_reduced)
+    whole, reduced = whole.select(rows_whole), reduced.select(rows_reduced)
     difference = reduced.score - whole.score
     low, high = Prompts([str(prompt) for prompt in whole.prompt.tolist()], INTERVAL_SAMPLING).mean_interval(difference)
     means = [np.round(_compute_means(columns, len(scores.generators)), 6) for columns in (whole, reduced)]

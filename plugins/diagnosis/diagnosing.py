@@ -12,7 +12,7 @@ from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.resolution import find_vqa_profile
 from plumbline.operators.report.rendering import format_diagnosis_markdown
 from plumbline.operators.results.metric_correlations import correlate_metrics
-from plumbline.operators.results.prompt_properties import Property, list_properties
+from plumbline.operators.results.prompt_properties import PromptProperty, list_properties
 from plumbline.operators.stages.graph import check_chain, check_models, make_nodes
 from plumbline.operators.stages.table import STAGES
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
@@ -67,16 +67,16 @@ class DiagnosisConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DiagnoseConfig(SweepConfig):
-    """A sweep whose metrics are diagnosed."""
+    """Options of a sweep, and of the diagnosis of its metrics."""
 
     diagnosis: DiagnosisConfig = field(default_factory=DiagnosisConfig)
 
-    def sweep(self) -> SweepConfig:
+    def make_sweep(self) -> SweepConfig:
         return SweepConfig(**{each.name: getattr(self, each.name) for each in fields(SweepConfig)})
 
 
-class Variant(NamedTuple):
-    """A metric without one of its inputs."""
+class MetricVariant(NamedTuple):
+    """A metric, or the same metric without one of its inputs."""
 
     metric: str
     denied: str
@@ -93,7 +93,7 @@ class PlannedDiagnosis(NamedTuple):
     """A planned sweep that includes the variants of its metrics."""
 
     sweep: PlannedSweep
-    variants: list[Variant]
+    variants: list[MetricVariant]
     """All variants, starting with the unchanged metrics."""
     measured: Mapping[str, PromptNumbers]
     """Properties of the prompts, by name."""
@@ -117,9 +117,9 @@ def plan_diagnosis(config: DiagnoseConfig) -> PlannedDiagnosis:
         parser = open_parser(config.diagnosis.parser, "diagnosis.parser")
     wanted = list_properties(rated, parser)
     notes: list[str] = []
-    variants = [Variant(name, "", metric) for name, metric in config.metrics.items()]
+    variants = [MetricVariant(name, "", metric) for name, metric in config.metrics.items()]
     variants += _find_computable_variants(config, notes)
-    sweep = plan_sweep(replace(config.sweep(), metrics={variant.name: variant.options for variant in variants}))
+    sweep = plan_sweep(replace(config.make_sweep(), metrics={variant.name: variant.options for variant in variants}))
     measured = _measure_prompts(sweep, wanted)
     if config.diagnosis.parses is not None:
         place = config.storage.locate(config.diagnosis.parses.path)
@@ -127,7 +127,7 @@ def plan_diagnosis(config: DiagnoseConfig) -> PlannedDiagnosis:
     return PlannedDiagnosis(sweep, variants, measured, notes)
 
 
-def _find_computable_variants(config: DiagnoseConfig, notes: list[str]) -> Iterator[Variant]:
+def _find_computable_variants(config: DiagnoseConfig, notes: list[str]) -> Iterator[MetricVariant]:
     """Yield the variants that can be computed; append the reasons why other variants cannot to `notes`."""
     for variant in _make_variants(config):
         try:
@@ -139,17 +139,17 @@ def _find_computable_variants(config: DiagnoseConfig, notes: list[str]) -> Itera
             notes.append(f"without {variant.name}: {error}")
 
 
-def _make_variants(config: DiagnoseConfig) -> Iterator[Variant]:
+def _make_variants(config: DiagnoseConfig) -> Iterator[MetricVariant]:
     for name, metric in config.metrics.items():
         for ablation in config.diagnosis.ablations:
-            yield Variant(name, ablation, replace(metric, ablation=ablation))
+            yield MetricVariant(name, ablation, replace(metric, ablation=ablation))
         if any(STAGES[stage].calls.get("model") == "likelihood" for stage in metric.chain):
             for role in config.diagnosis.vqa_models:
                 if role not in config.models:
                     raise ConfigError(
                         f"diagnosis.vqa_models: no model has the role {role!r}; roles are {', '.join(config.models)}"
                     )
-                yield Variant(name, f"answered by {role}", replace(metric, model=role))  # type: ignore[call-arg]
+                yield MetricVariant(name, f"answered by {role}", replace(metric, model=role))  # type: ignore[call-arg]
 
 
 def _measure_parses(parses: ParseTable, table: Place, sweep: PlannedSweep, notes: list[str]) -> PromptNumbers:
@@ -178,7 +178,7 @@ def _measure_parses(parses: ParseTable, table: Place, sweep: PlannedSweep, notes
     return make_prompt_numbers(hash_ids(ids), [depths.get(prompt_id, math.nan) for prompt_id in ids])
 
 
-def _measure_prompts(sweep: PlannedSweep, wanted: Mapping[str, Property]) -> dict[str, PromptNumbers]:
+def _measure_prompts(sweep: PlannedSweep, wanted: Mapping[str, PromptProperty]) -> dict[str, PromptNumbers]:
     ids, texts = (sweep.sources.prompts.column(name).to_pylist() for name in ("prompt_id", "text"))
     hashes = hash_ids(ids)
     return {
@@ -213,14 +213,13 @@ def diagnose(planned: PlannedDiagnosis, watch: Watch) -> DiagnosisResult:
 
 
 def _read_diagnosis(planned: PlannedDiagnosis, cells: CellTables) -> Diagnosis:
-    """Return the diagnosis; raise BrokenCell if a cell is damaged."""
     metrics = [variant.metric for variant in planned.variants if not variant.denied]
     zeroing = {variant.metric: getattr(variant.options, "zeroing", None) for variant in planned.variants}
     counted: dict[str, QuestionCounts] = {}
     for metric, questions in cells.plan.select_prompt_cells("questions").items():
         if metric in metrics:
             counts = QuestionCounts(metric, zeroing[metric])
-            for path in cells.paths(questions):
+            for path in cells.list_paths(questions):
                 counts.add(cells.read(path))
             counted[metric] = counts
     counted = {metric: counts for metric, counts in counted.items() if counts.known}
@@ -246,9 +245,9 @@ def _read_diagnosis(planned: PlannedDiagnosis, cells: CellTables) -> Diagnosis:
     )
 
 
-def _count_answers(variant: Variant, questions: QuestionCounts, cells: CellTables) -> AnswerStatistics:
+def _count_answers(variant: MetricVariant, questions: QuestionCounts, cells: CellTables) -> AnswerStatistics:
     counts = AnswerCounts(variant.metric, variant.denied, questions.known)
-    for path in cells.paths(cells.plan.scores[variant.name]):
+    for path in cells.list_paths(cells.plan.scores[variant.name]):
         counts.add(cells.read(path, ["elements"]).column("elements"))
     return counts.compute_statistics()
 

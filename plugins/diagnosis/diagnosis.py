@@ -10,11 +10,11 @@ from typing import NamedTuple
 from plumbline.operators.base.sentences import (
     WHY_NO_INTERVAL,
     ShownTable,
-    count,
+    format_count,
     format_interval,
-    number,
-    percent,
-    signed,
+    format_number,
+    format_percent,
+    format_signed,
 )
 from plumbline.operators.results.metric_correlations import Correlation
 from plumbline.plugins.diagnosis.ablations import AblationEffect
@@ -22,7 +22,7 @@ from plumbline.plugins.diagnosis.questions import AnswerStatistics, QuestionKind
 
 MAX_SHOWN_KINDS = 8
 """Maximum number of question kinds shown per metric."""
-NOTHING_DENIED = "nothing"
+NOTHING_DENIED_TEXT = "nothing"
 """Value of the column `denied` for a metric that has all its inputs."""
 
 
@@ -60,9 +60,9 @@ def _tabulate_effects(effects: Sequence[AblationEffect]) -> ShownTable:
          "null"),
         [
             (
-                row.metric, row.denied, number(row.whole), number(row.left), signed(row.difference),
-                format_interval(row.low, row.high, signed), number(row.rho, 2), number(row.order, 2),
-                count(row.n), count(row.n_null),
+                row.metric, row.denied, format_number(row.whole), format_number(row.left),
+                format_signed(row.difference), format_interval(row.low, row.high, format_signed),
+                format_number(row.rho, 2), format_number(row.order, 2), format_count(row.n), format_count(row.n_null),
             )
             for row in effects
         ],
@@ -79,8 +79,9 @@ def _tabulate_answers(answers: Sequence[AnswerStatistics]) -> ShownTable:
         ("metric", "denied", "answers", "right", "says yes", "yes is right", "of", "takes the first", "of"),
         [
             (
-                row.metric, row.denied or NOTHING_DENIED, count(row.answers), percent(row.right), percent(row.yes),
-                percent(row.wanted), count(row.yes_no), percent(row.first), count(row.choices),
+                row.metric, row.denied or NOTHING_DENIED_TEXT, format_count(row.answers), format_percent(row.right),
+                format_percent(row.yes), format_percent(row.wanted), format_count(row.yes_no),
+                format_percent(row.first), format_count(row.choices),
             )
             for row in answers
         ],
@@ -98,9 +99,10 @@ def _tabulate_questions(questions: Sequence[QuestionStatistics]) -> ShownTable:
          "always yes", "chance"),
         [
             (
-                row.metric, count(row.prompts), count(row.questions),
-                number(row.questions / row.prompts if row.prompts else math.nan, 1), percent(row.yes_no),
-                percent(row.yes), percent(row.first), percent(row.repeated), number(row.majority), number(row.chance),
+                row.metric, format_count(row.prompts), format_count(row.questions),
+                format_number(row.questions / row.prompts if row.prompts else math.nan, 1), format_percent(row.yes_no),
+                format_percent(row.yes), format_percent(row.first), format_percent(row.repeated),
+                format_number(row.majority), format_number(row.chance),
             )
             for row in questions
         ],
@@ -110,7 +112,7 @@ def _tabulate_questions(questions: Sequence[QuestionStatistics]) -> ShownTable:
 def _tabulate_kinds(kinds: Sequence[QuestionKind]) -> ShownTable:
     lines = []
     for metric, group in groupby(kinds, key=lambda row: row.metric):
-        shares = [f"{row.kind} {percent(row.share)}" for row in group]
+        shares = [f"{row.kind} {format_percent(row.share)}" for row in group]
         more = f" and {len(shares) - MAX_SHOWN_KINDS} more" if len(shares) > MAX_SHOWN_KINDS else ""
         lines.append((metric, ", ".join(shares[:MAX_SHOWN_KINDS]) + more))
     caption = "Shares of the kinds that the writer of the questions assigned."
@@ -119,7 +121,7 @@ def _tabulate_kinds(kinds: Sequence[QuestionKind]) -> ShownTable:
 
 def _tabulate_metric_correlations(correlations: Sequence[Correlation]) -> ShownTable:
     lines = []
-    for (metric, other), group in _group_defined(correlations).items():
+    for (metric, other), group in _group_finite_correlations(correlations).items():
         lowest, highest = min(group, key=lambda row: row.rho), max(group, key=lambda row: row.rho)
         lines.append(
             (
@@ -128,7 +130,7 @@ def _tabulate_metric_correlations(correlations: Sequence[Correlation]) -> ShownT
                 _format_mean(group),
                 _format_correlation(lowest),
                 _format_correlation(highest),
-                count(sum(r.n for r in group)),
+                format_count(sum(r.n for r in group)),
             )
         )
     return ShownTable(
@@ -143,21 +145,21 @@ def _tabulate_metric_correlations(correlations: Sequence[Correlation]) -> ShownT
 
 def _tabulate_property_correlations(correlations: Sequence[Correlation]) -> ShownTable:
     names = list(dict.fromkeys(row.other for row in correlations))
-    grouped = _group_defined(correlations)
+    grouped = _group_finite_correlations(correlations)
     metrics = list(dict.fromkeys(metric for metric, _ in grouped))
     lines = [(metric, *(_format_range(grouped.get((metric, name), [])) for name in names)) for metric in metrics]
     return ShownTable(
         "Correlations with properties of prompts",
-        "Spearman's rank correlation of a generator's scores with a property of their prompts: the mean over the "
-        "generators, and the lowest and highest. Length: number of content words. Grade: Flesch and Kincaid's. Depth: "
-        "of the parse; central_depth: of branches that turn at every word; yngve: mean of Yngve's depths. Entities: "
-        "number of different nouns. Questions: number of the metric's questions.",
+        "Spearman's rank correlation of a generator's scores with a property of their prompts. Values are the mean "
+        "over the generators, the lowest and the highest. Length: number of content words. Grade: Flesch and "
+        "Kincaid's. Depth: of the parse; central_depth: of branches that turn at every word; yngve: "
+        "mean of Yngve's depths. Entities: number of different nouns. Questions: number of the metric's questions.",
         ("metric", *names),
         lines,
     )
 
 
-def _group_defined(correlations: Iterable[Correlation]) -> dict[tuple[str, str], list[Correlation]]:
+def _group_finite_correlations(correlations: Iterable[Correlation]) -> dict[tuple[str, str], list[Correlation]]:
     grouped: dict[tuple[str, str], list[Correlation]] = {}
     for row in correlations:
         if math.isfinite(row.rho):
@@ -166,11 +168,12 @@ def _group_defined(correlations: Iterable[Correlation]) -> dict[tuple[str, str],
 
 
 def _format_mean(correlations: Sequence[Correlation]) -> str:
-    return number(fmean(row.rho for row in correlations), 2)
+    return format_number(fmean(row.rho for row in correlations), 2)
 
 
 def _format_correlation(row: Correlation) -> str:
-    return f"{number(row.rho, 2)} ({format_interval(row.low, row.high, partial(number, digits=2))}), {row.generator}"
+    interval = format_interval(row.low, row.high, partial(format_number, digits=2))
+    return f"{format_number(row.rho, 2)} ({interval}), {row.generator}"
 
 
 def _explain_missing_intervals(records: Iterable[AblationEffect | Correlation]) -> str:
@@ -179,6 +182,6 @@ def _explain_missing_intervals(records: Iterable[AblationEffect | Correlation]) 
 
 def _format_range(correlations: Sequence[Correlation]) -> str:
     if not correlations:
-        return number(None)
+        return format_number(None)
     rhos = [row.rho for row in correlations]
-    return f"{_format_mean(correlations)} ({number(min(rhos), 2)} to {number(max(rhos), 2)})"
+    return f"{_format_mean(correlations)} ({format_number(min(rhos), 2)} to {format_number(max(rhos), 2)})"

@@ -41,7 +41,7 @@ def correlate_properties(
     for metric, numbers_by_name in properties.items():
         columns = scores.select_rows(metric).select_scored()
         for code, generator in enumerate(scores.generators):
-            means = compute_prompt_means(columns.where(columns.generator == code))
+            means = compute_prompt_means(columns.select(columns.generator == code))
             for name, numbers in numbers_by_name.items():
                 values = numbers.look_up(means.prompts)
                 has = np.isfinite(values)

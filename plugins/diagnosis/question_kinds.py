@@ -15,7 +15,7 @@ from plumbline.pipelines.store.question_cells import find_scores_cells, read_sto
 from plumbline.pipelines.store.runs import find_run, read_cell_states, read_manifest
 from plumbline.pipelines.store.store import Store
 
-Kinds = Mapping[tuple[str, str], str | None]
+KindByQuestion = Mapping[tuple[str, str], str | None]
 """Kind (subject) of a question, by prompt_id and question_id."""
 
 
@@ -39,7 +39,7 @@ class KindPool:
     def __init__(self) -> None:
         self._scores: dict[tuple[str, int, str], list[float]] = defaultdict(list)
 
-    def add(self, scores: pa.Table, kinds: Kinds) -> None:
+    def add(self, scores: pa.Table, kinds: KindByQuestion) -> None:
         """Add a table of scores (schema ELEMENT_SCORES), skipping rows with errors and questions that were left out."""
         for row in scores.to_pylist():
             if row["error"] is not None:
@@ -58,7 +58,7 @@ class KindPool:
         return sorted(rows, key=lambda row: (row.level, row.kind, row.generator))
 
 
-def _list_scored_elements(row: Mapping[str, Any], kinds: Kinds) -> Iterator[tuple[str, float]]:
+def _list_scored_elements(row: Mapping[str, Any], kinds: KindByQuestion) -> Iterator[tuple[str, float]]:
     """Yield the kind and score of each question or rating of an image, skipping those without a kind or score."""
     if row["elements"] is None:
         yield from ((rating["name"].rstrip(" 0123456789"), rating["value"]) for rating in row["ratings"] or ())
@@ -86,10 +86,10 @@ class KindsConfig:
     storage: StorageConfig = field(default_factory=StorageConfig)
 
 
-def pool_kinds(store: Store, run: str, metric: str) -> list[KindScore]:
+def compute_kind_scores(store: Store, run: str, metric: str) -> list[KindScore]:
     """Return the mean scores of a metric's questions by kind.
 
-    Raises ConfigError if the metric is not in the run, has no scores, or has questions without kinds.
+    Raises ConfigError if the metric is not in the run, or if none of its scored questions has a kind.
     """
     run_id = find_run(store, run)
     metrics = read_manifest(store, run_id)["metrics"]
@@ -98,7 +98,7 @@ def pool_kinds(store: Store, run: str, metric: str) -> list[KindScore]:
     states = read_cell_states(store, run_id)
 
     @lru_cache(maxsize=MAX_CACHED_SHARDS)
-    def read_kinds(path: str) -> Kinds:
+    def read_kinds(path: str) -> KindByQuestion:
         table = store.read(path, draft=states.get(path) == "draft", columns=["prompt_id", "question_id", "kind"])
         prompts, questions, kinds = (table.column(name).to_pylist() for name in ("prompt_id", "question_id", "kind"))
         return dict(zip(zip(prompts, questions, strict=True), kinds, strict=True))
@@ -110,5 +110,7 @@ def pool_kinds(store: Store, run: str, metric: str) -> list[KindScore]:
         pool.add(cell.table, {key: kind for kinds in map(read_kinds, inputs) for key, kind in kinds.items()})
     means = pool.compute_means()
     if not means:
-        raise ConfigError(f"of={metric}: run {run_id} has no scores of this metric, or its questions have no kinds")
+        raise ConfigError(
+            f"of={metric}: expected scores and questions with kinds, found none in run {run_id}; name another metric"
+        )
     return means

@@ -45,7 +45,7 @@ class QuestionStatistics(NamedTuple):
 
 
 class QuestionKind(NamedTuple):
-    """Statistics of one kind of a metric's questions."""
+    """Statistics for one kind of question that a metric asks."""
 
     metric: str
     kind: str
@@ -120,7 +120,10 @@ class QuestionCounts:
     """Pairs of content words and right answer that already occurred, by prompt_id."""
 
     def add(self, questions: pa.Table) -> None:
-        """Count the questions in a table (schema QUESTIONS), except those that the metric's filter dropped."""
+        """Count the questions in a table (schema QUESTIONS).
+
+        Rows with errors, questions without a right answer, and questions that the metric's filter dropped do not count.
+        """
         for row in questions.to_pylist():
             if row["error"] is None and is_asked(row["keep"]) and row["answer"] is not None:
                 self._add(row)
@@ -145,17 +148,19 @@ class QuestionCounts:
             metric=self.metric,
             prompts=len(self._asked),
             questions=n,
-            yes_no=_divide(counts["yes_no"], n),
-            yes=_divide(counts["yes"], counts["yes_no"]),
-            first=_divide(counts["first"], n - counts["yes_no"]),
-            repeated=_divide(counts["repeated"], n),
+            yes_no=_divide_or_nan(counts["yes_no"], n),
+            yes=_divide_or_nan(counts["yes"], counts["yes_no"]),
+            first=_divide_or_nan(counts["first"], n - counts["yes_no"]),
+            repeated=_divide_or_nan(counts["repeated"], n),
             majority=self._average(self._majority),
             chance=self._average({prompt: _sum_chances(drawn, self.zeroing) for prompt, drawn in self._drawn.items()}),
         )
 
     def _average(self, sums: Mapping[str, float]) -> float:
         """Divide each prompt's sum by its number of questions, and return the mean over prompts."""
-        return _divide(math.fsum(sums[prompt] / asked for prompt, asked in self._asked.items()), len(self._asked))
+        return _divide_or_nan(
+            math.fsum(sums[prompt] / asked for prompt, asked in self._asked.items()), len(self._asked)
+        )
 
     def list_kinds(self) -> list[QuestionKind]:
         """Return the kinds of questions, most frequent first; questions without a kind only count towards the total."""
@@ -175,7 +180,7 @@ class AnswerCounts:
         self._answers: Counter[tuple[str, str, str]] = Counter()
 
     def add(self, elements: pa.ChunkedArray) -> None:
-        """Count the elements (schemas.ELEMENT) in each row of a scores table, skipping elements without an answer."""
+        """Count the elements (schemas.ELEMENT) in a column of scores that have a right answer and a given answer."""
         parts = pc.list_flatten(elements)
         fields = [pc.struct_field(parts, name) for name in ("question_id", "wanted", "given")]
         table = pa.table(fields, ["question_id", "wanted", "given"]).drop_null()
@@ -197,14 +202,14 @@ class AnswerCounts:
             metric=self.metric,
             denied=self.denied,
             answers=n,
-            right=_divide(sum(count for count, _, wanted, given in known if wanted == given), n),
+            right=_divide_or_nan(sum(count for count, _, wanted, given in known if wanted == given), n),
             yes_no=n_yes_no,
-            yes=_divide(sum(count for count, _, given in yes_no if given == "yes"), n_yes_no),
-            wanted=_divide(sum(count for count, wanted, _ in yes_no if wanted == "yes"), n_yes_no),
+            yes=_divide_or_nan(sum(count for count, _, given in yes_no if given == "yes"), n_yes_no),
+            wanted=_divide_or_nan(sum(count for count, wanted, _ in yes_no if wanted == "yes"), n_yes_no),
             choices=n_choices,
-            first=_divide(sum(count for count, is_first in choices if is_first), n_choices),
+            first=_divide_or_nan(sum(count for count, is_first in choices if is_first), n_choices),
         )
 
 
-def _divide(part: float, whole: float) -> float:
+def _divide_or_nan(part: float, whole: float) -> float:
     return part / whole if whole else math.nan

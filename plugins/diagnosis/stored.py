@@ -101,9 +101,8 @@ def read_section(store: Store, run_id: str) -> ReportSection | None:
         anchor="metrics",
         link="Metrics",
         title="How good the metrics are",
-        caption="These tables describe the metrics, not the generators: what they correlate with, which questions "
-        "they ask, and how they score without one of their inputs (“What makes a good metric?”, Ross et al. 2024). "
-        "Every number with "
-        "its interval is in diagnosis/ beside this page.",
+        caption="These tables describe the metrics, not the generators (“What makes a good metric?”, Ross et al. "
+        "2024). They show what the metrics correlate with, which questions they ask, and how they score without one of "
+        "their inputs. The files in diagnosis/ next to this page contain every number with its interval.",
         tables=make_tables(diagnosis),
     )

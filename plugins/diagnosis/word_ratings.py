@@ -11,7 +11,7 @@ from plumbline.operators.results.question_quality import find_content_words
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.metaeval.releases.sheets import read_sheet
 
-Unrated = Literal["lowest", "zero", "left_out"]
+UnratedWordRule = Literal["lowest", "zero", "left_out"]
 """Rule for unrated words: they count as the lowest rating (as in the paper), count as 0, or are left out.
 
 The paper's footnote 3 describes the alternatives.
@@ -23,7 +23,7 @@ class RatedWords(NamedTuple):
 
     ratings: Mapping[str, float]
     """Rating of each word, in lower case; contains at least one word."""
-    unrated: Unrated = "lowest"
+    unrated: UnratedWordRule = "lowest"
 
 
 def compute_mean_rating(rated: RatedWords, text: str) -> float:
@@ -46,7 +46,7 @@ class WordRatings:
     """Column of ratings, or null for a list without ratings, such as ImageNet-21k's classes. The property is then the
     fraction of a prompt's words that are in the list.
     """
-    unrated: Unrated | None = None
+    unrated: UnratedWordRule | None = None
     """Rating of words that are not in the list: `lowest` (the lowest rating), `zero` or `left_out`. Null means
     `lowest`, or `zero` for a list without ratings.
     """
@@ -59,7 +59,7 @@ class WordRatings:
             )
 
     @property
-    def unlisted_words(self) -> Unrated:
+    def unlisted_words(self) -> UnratedWordRule:
         """Rule for words that are not in the list."""
         return self.unrated or ("lowest" if self.rating is not None else "zero")
 
@@ -67,7 +67,7 @@ class WordRatings:
 def read_ratings(key: str, words: WordRatings, table: Place) -> RatedWords:
     """Return the rating of each word, or 1 for each word of a list without ratings.
 
-    If a word is repeated, its first rating is used.
+    If a word is repeated, its first rating is used. Raises ConfigError if no word has a rating.
     """
     columns = [words.word] if words.rating is None else [words.word, words.rating]
     sheet = read_sheet(table, columns)
@@ -79,5 +79,7 @@ def read_ratings(key: str, words: WordRatings, table: Place) -> RatedWords:
             if name := word.strip().replace("_", " ").casefold():
                 ratings.setdefault(name, rating)
     if not ratings:
-        raise ConfigError(f"{key}.path: expected a word with a rating in {words.path}, found none; correct the columns")
+        raise ConfigError(
+            f"{key}.path: expected at least one rated word in {words.path}, found none; correct the columns"
+        )
     return RatedWords(ratings, words.unlisted_words)

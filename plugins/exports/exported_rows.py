@@ -39,7 +39,7 @@ class PartRows(NamedTuple):
     name: str
     """Value of the rows' `part` column."""
     table: pa.Table
-    """Rows with the schema EXPORTED, followed by extra columns."""
+    """Rows with the schema EXPORTED_ROWS_SCHEMA, followed by extra columns."""
 
 
 class RowMaker:
@@ -97,7 +97,7 @@ class RowMaker:
         for group, indices in _group_rows(scores):
             seen = self._seen.setdefault(group, [])
             hashes = pd.util.hash_array(names[indices], categorize=False)
-            again = _find_known(hashes, seen) | pd.Series(hashes).duplicated().to_numpy()
+            again = _find_seen(hashes, seen) | pd.Series(hashes).duplicated().to_numpy()
             _remember_hashes(hashes, seen)
             for index in indices[again]:
                 names[index] = _make_unique(str(names[index]), seen)
@@ -115,14 +115,13 @@ def _get_column(scores: pa.Table, column: str) -> pa.ChunkedArray | None:
 
 
 def _group_rows(scores: pa.Table) -> Iterator[tuple[tuple[str, str], NDArray[np.int64]]]:
-    """Yield each pair of generator and metric, with the indices of its rows."""
     frame = scores.select(["generator", "metric"]).to_pandas()
     for group, indices in frame.groupby(["generator", "metric"], sort=False, observed=True).indices.items():
         generator, metric = group
         yield (str(generator), str(metric)), np.asarray(indices, np.int64)
 
 
-def _find_known(hashes: NDArray[np.uint64], seen: Sequence[NDArray[np.uint64]]) -> NDArray[np.bool_]:
+def _find_seen(hashes: NDArray[np.uint64], seen: Sequence[NDArray[np.uint64]]) -> NDArray[np.bool_]:
     """Return an array that is True for each hash that is in one of the sorted arrays."""
     known = np.zeros(len(hashes), bool)
     for chunk in seen:
@@ -132,7 +131,10 @@ def _find_known(hashes: NDArray[np.uint64], seen: Sequence[NDArray[np.uint64]]) 
 
 
 def _remember_hashes(hashes: NDArray[np.uint64], seen: list[NDArray[np.uint64]]) -> None:
-    """Add hashes as a sorted array. Arrays that are not longer are merged into it, so that there are only a few."""
+    """Append the hashes to `seen` as a sorted array, after merging the last arrays that are not longer into it.
+
+    The arrays therefore become shorter from first to last, so there are only a few to search.
+    """
     chunk = np.sort(hashes)
     while seen and len(seen[-1]) <= len(chunk):
         chunk = np.sort(np.concatenate([seen.pop(), chunk]), kind="stable")
@@ -142,7 +144,7 @@ def _remember_hashes(hashes: NDArray[np.uint64], seen: list[NDArray[np.uint64]])
 def _make_unique(name: str, seen: list[NDArray[np.uint64]]) -> str:
     """Return the first of `name#2`, `name#3`, ... that is still unused, and remember it."""
     number = 2
-    while _find_known(digest := pd.util.hash_array(np.array([f"{name}#{number}"], object), categorize=False), seen)[0]:
+    while _find_seen(digest := pd.util.hash_array(np.array([f"{name}#{number}"], object), categorize=False), seen)[0]:
         number += 1
     _remember_hashes(digest, seen)
     return f"{name}#{number}"

@@ -45,7 +45,10 @@ class ExportConfig:
     def __post_init__(self) -> None:
         check_known("format", self.format, FORMATS)
         if not TABLE_NAME_PATTERN.fullmatch(self.table):
-            raise ConfigError(f"table: expected letters, digits and _, got {self.table!r}")
+            raise ConfigError(
+                f"table: expected a name of letters, digits and _, got {self.table!r}; choose another, such as "
+                "table=scores"
+            )
 
 
 ROWS_PER_COMMIT = 1 << 18
@@ -148,6 +151,5 @@ class _Writer:
 
 
 def _list_groups(rows: pa.Table) -> set[tuple[str, str]]:
-    """Return the distinct pairs of generator and metric in the rows."""
     pairs = pa.TableGroupBy(rows, ["generator", "metric"], use_threads=False).aggregate([])
     return set(zip(*(column.to_pylist() for column in pairs.columns), strict=True))

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 
 from plumbline.operators.base.errors import PlumblineError
-from plumbline.pipelines.base.storage import Place, first_line
+from plumbline.pipelines.base.storage import Place, get_first_line
 
 
 class ExportError(PlumblineError):
@@ -27,7 +27,7 @@ class StoredPart(NamedTuple):
 
 
 class ScoreTable(Protocol):
-    """A table to which scores are exported; its columns are those of the schema EXPORTED, and extra columns."""
+    """A table to which scores are exported, with the columns of EXPORTED_ROWS_SCHEMA and extra columns."""
 
     @property
     def url(self) -> str:
@@ -63,7 +63,7 @@ OpenTable = Callable[[Target, pa.Schema], ScoreTable]
 
 
 @contextmanager
-def export_errors(url: str) -> Iterator[None]:
+def convert_errors(url: str) -> Iterator[None]:
     """Inside the context, convert any exception raised by a format's library to an ExportError that names the table."""
     try:
         yield
@@ -71,7 +71,7 @@ def export_errors(url: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise ExportError(
-            f"{url}: {type(error).__name__}: {first_line(error)}; rows that were already written are kept; run the "
+            f"{url}: {type(error).__name__}: {get_first_line(error)}; rows that were already written are kept; run the "
             "same command again, and if it fails again, export to another table (table=NAME)"
         ) from error
 
@@ -90,7 +90,7 @@ def fit_types(rows: pa.Table, schema: pa.Schema, url: str) -> pa.Table:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise ExportError(
                 f"{url}: column {field.name!r} has type {stored} in the table and {field.type} in this run "
-                f"({first_line(error)}); leave it out by listing the other columns in columns=[...], or export to "
+                f"({get_first_line(error)}); leave it out by listing the other columns in columns=[...], or export to "
                 "another table (table=NAME)"
             ) from error
     for name in schema.names:

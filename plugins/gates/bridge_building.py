@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.base.sentences import Sentence, format_interval, names, number, plural
-from plumbline.operators.results.bridge import Bridge, Verdict, Version, format_equation
+from plumbline.operators.base.sentences import Sentence, format_interval, format_names, format_number, format_quantity
+from plumbline.operators.results.bridge import Bridge, MetricVersion, Verdict, format_equation
 from plumbline.operators.results.comparison import Duel, PromptMeans, average_prompts, compare_generators
 from plumbline.operators.results.run_scores import Hashes, RunScores, ScoreColumns
 from plumbline.operators.results.summary import OVERALL, Skills
@@ -67,8 +67,8 @@ negligible.
 """
 
 
-class Pairs(NamedTuple):
-    """Images that were scored by both versions."""
+class PairedScores(NamedTuple):
+    """Scores of the same images by both versions of a metric."""
 
     generators: list[str]
     columns: ScoreColumns
@@ -78,7 +78,7 @@ class Pairs(NamedTuple):
 
 
 class BuiltBridge(NamedTuple):
-    """A bridge, with a table of the errors of its map by generator and skill (schema GROUPS)."""
+    """A bridge, with a table of the errors of its map by generator and skill (schema GROUPS_SCHEMA)."""
 
     bridge: Bridge
     groups: pa.Table
@@ -86,14 +86,14 @@ class BuiltBridge(NamedTuple):
 
 def pair_images(
     old: tuple[RunScores, str], new: tuple[RunScores, str], count: int | None = None, seed: int = 0
-) -> Pairs:
+) -> PairedScores:
     """Return the images that both metrics scored, of all shared prompts or of `count` prompts drawn with `seed`.
 
     Raises:
         ConfigError: There are too few prompts, or too few whose score differs from the most frequent one.
     """
     (before, metric), (after, other) = old, new
-    prompts = before.shared_prompts(after).prompts
+    prompts = before.find_shared_prompts(after).prompts
     prompts = prompts[draw_prompts(prompts, count, seed)]
     columns, scores = before.select_rows(metric, ""), [np.zeros(0)]
     for name in before.generators:
@@ -102,28 +102,30 @@ def pair_images(
                 before.select_rows(metric, name).select_scored(),
                 after.select_rows(other, name).select_scored(),
             )
-            own = own.where(np.isin(own.prompt, prompts))
+            own = own.select(np.isin(own.prompt, prompts))
             _, here, there = np.intersect1d(own.image, others.image, return_indices=True)
-            columns = columns.concatenate_with(own.where(here))
+            columns = columns.concatenate_with(own.select(here))
             scores.append(others.score[there])
-    pairs = Pairs(before.generators, columns, np.concatenate(scores))
-    _require_enough(pairs, (metric, other))
+    pairs = PairedScores(before.generators, columns, np.concatenate(scores))
+    _require_varied_scores(pairs, (metric, other))
     return pairs
 
 
-def _require_enough(pairs: Pairs, metrics: tuple[str, str]) -> None:
+def _require_varied_scores(pairs: PairedScores, metrics: tuple[str, str]) -> None:
     prompts = len(np.unique(pairs.columns.prompt))
     if prompts < MIN_PROMPTS:
         raise ConfigError(
             f"expected images of at least {MIN_PROMPTS} prompts that both versions scored, found "
-            f"{plural(len(pairs.new), 'image')} of {plural(prompts, 'prompt')}: generators, prompts and images are "
-            "matched by their ids; score more of the same images with both versions"
+            f"{format_quantity(len(pairs.new), 'image')} of {format_quantity(prompts, 'prompt')} with the same "
+            f"ids; score more of the "
+            "same images with both versions"
         )
     resampled = Prompts(pairs.columns.prompt.astype(str).tolist())
     for metric, scores in zip(metrics, (pairs.columns.score, pairs.new), strict=True):
         if not np.ptp(scores):
             raise ConfigError(
-                f"{metric}: all {len(scores):,} images have the score {scores[0]:g}, so there is nothing to map"
+                f"{metric}: expected different scores, found {scores[0]:g} for all {len(scores):,} images; choose "
+                "other images or another metric"
             )
         if (differing := resampled.count_differing(scores)) < MIN_DIFFERING_PROMPTS:
             raise ConfigError(
@@ -133,12 +135,12 @@ def _require_enough(pairs: Pairs, metrics: tuple[str, str]) -> None:
 
 
 def build_from_pairs(
-    pairs: Pairs,
+    pairs: PairedScores,
     skills: Skills,
     *,
     bridge_id: str,
     benchmark: str,
-    versions: tuple[Version, Version],
+    versions: tuple[MetricVersion, MetricVersion],
     lower_is_better: tuple[bool, bool] = (False, False),
     wanted: float = MIN_EXPLAINED_VARIANCE,
 ) -> BuiltBridge:
@@ -214,17 +216,16 @@ def _correlate_ranks(old: Floats, new: Floats, prompts: Hashes) -> tuple[float, 
     return found, resampled.interval(lambda rows: spearman(old[rows], new[rows]), CORRELATIONS)
 
 
-def _average_by_prompt(pairs: Pairs, scores: Floats, prompts: Hashes) -> PromptMeans:
+def _average_by_prompt(pairs: PairedScores, scores: Floats, prompts: Hashes) -> PromptMeans:
     means = PromptMeans(prompts)
     for code in np.unique(pairs.columns.generator):
         own = pairs.columns.generator == code
-        columns = pairs.columns.where(own)._replace(score=scores[own])
+        columns = pairs.columns.select(own)._replace(score=scores[own])
         means.add(pairs.generators[code], average_prompts(prompts, columns))
     return means
 
 
 def _compute_kendall(means: Mapping[str, PromptMeans], lower_is_better: tuple[bool, bool]) -> float | None:
-    """Return Kendall's tau-b between the two versions' rankings of the generators by mean; None if undefined."""
     old, new = (
         np.array([(-1 if falls else 1) * np.nanmean(of_each.read(name)) for name in of_each.generators])
         for of_each, falls in zip(means.values(), lower_is_better, strict=True)
@@ -233,13 +234,13 @@ def _compute_kendall(means: Mapping[str, PromptMeans], lower_is_better: tuple[bo
     return None if math.isnan(tau) else tau
 
 
-def _find_margins(pairs: Pairs, line: ChosenLine, skills: Skills) -> dict[str, float]:
+def _find_margins(pairs: PairedScores, line: ChosenLine, skills: Skills) -> dict[str, float]:
     """Return, for each skill with at least two generators, the margin of error of a mapped mean."""
     misses: dict[str, list[float]] = {}
     for code, without in zip(np.unique(pairs.columns.generator), line.without, strict=False):
-        own = pairs.columns.where(pairs.columns.generator == code)
+        own = pairs.columns.select(pairs.columns.generator == code)
         missed = pairs.new[pairs.columns.generator == code] - without(own.score)
-        for skill, having in skills.each(own.prompt):
+        for skill, having in skills.iterate_masks(own.prompt):
             if having.any():
                 misses.setdefault(skill, []).append(float(missed[having].mean()))
     return {skill: compute_margin(of_skill) for skill, of_skill in misses.items() if len(of_skill) > 1}
@@ -254,7 +255,7 @@ class _Change(NamedTuple):
     """P-value with Holm's correction over all generators and skills."""
 
 
-def _compare_means(pairs: Pairs, scores: Floats, prompts: Hashes, skills: Skills) -> list[_Change]:
+def _compare_means(pairs: PairedScores, scores: Floats, prompts: Hashes, skills: Skills) -> list[_Change]:
     """Compare each generator's new scores with `scores` of the same images on each skill, as if from two runs."""
     before, after = _average_by_prompt(pairs, scores, prompts), _average_by_prompt(pairs, pairs.new, prompts)
     found: list[tuple[str, Duel]] = []
@@ -267,9 +268,8 @@ def _compare_means(pairs: Pairs, scores: Floats, prompts: Hashes, skills: Skills
     return [_Change(*of_one, p_holm) for of_one, p_holm in zip(found, corrected, strict=True)]
 
 
-def _make_groups(pairs: Pairs, predicted: Floats, prompts: Hashes, skills: Skills) -> pa.Table:
-    """Return one row per generator and skill (schema GROUPS)."""
-    having = dict(skills.each(prompts))
+def _make_groups(pairs: PairedScores, predicted: Floats, prompts: Hashes, skills: Skills) -> pa.Table:
+    having = dict(skills.iterate_masks(prompts))
     negligible = NEGLIGIBLE_DIFFERENCE * float(np.nanstd(pairs.new))
     means = {
         name: _average_by_prompt(pairs, scores, prompts)
@@ -301,25 +301,29 @@ def _make_groups(pairs: Pairs, predicted: Floats, prompts: Hashes, skills: Skill
 def describe_bridge(bridge: Bridge) -> list[Sentence]:
     """Return sentences that describe the bridge, starting with the verdict on whether it joins the versions."""
     (old, new), clear = _name_sides(bridge), bridge.clear
-    misses = ", ".join(f"{kind} {number(miss)}" for kind, miss in bridge.misses.items())
-    turned = f"in opposite directions: {names(bridge.turned)}" if bridge.turned else "none in opposite directions"
-    span = format_interval(*bridge.images_interval, partial(number, digits=2))
+    misses = ", ".join(f"{kind} {format_number(miss)}" for kind, miss in bridge.misses.items())
+    turned = (
+        f"in opposite directions: {format_names(bridge.turned)}" if bridge.turned else "none in opposite directions"
+    )
+    span = format_interval(*bridge.images_interval, partial(format_number, digits=2))
     return [
         _describe_verdict(bridge),
         Sentence(
             "Images:",
-            f"Spearman {number(bridge.images_spearman, 2)} ({span}); the {bridge.kind} map "
+            f"Spearman {format_number(bridge.images_spearman, 2)} ({span}); the {bridge.kind} map "
             f"explains {bridge.explained:.0%} of the variance of {new} on other prompts. It is the simplest that is no "
             f"worse than the best by more than chance; root mean square misses: {misses}.",
         ),
         Sentence(
             "Generators:",
-            f"Kendall {number(bridge.generators_kendall, 2)}; {plural(clear['old'], 'pair')} differ clearly by {old}, "
+            f"Kendall {format_number(bridge.generators_kendall, 2)}; {format_quantity(clear['old'], 'pair')} "
+            f"differ clearly by {old}, "
             f"{clear['new']} by {new}, {clear['both']} by both; {turned}.",
         ),
         Sentence(
             "Not explained by the map:" if bridge.clear_misses else "Nothing is left unexplained:",
-            f"{plural(bridge.clear_misses, 'mean')} of generators, overall or by skill, differ clearly from the map's "
+            f"{format_quantity(bridge.clear_misses, 'mean')} of generators, overall or by skill, differ clearly "
+            f"from the map's "
             "(Wilcoxon's signed-rank test over prompts, Holm).",
         ),
     ]
@@ -344,7 +348,7 @@ def _describe_verdict(bridge: Bridge) -> Sentence:
         )
     off = bridge.get_margin(OVERALL)
     known = (
-        f"the mean of one more generator is off by at most ±{number(off)} (95%)."
+        f"the mean of one more generator is off by at most ±{format_number(off)} (95%)."
         if off is not None
         else "two or more generators are needed to bound the error of another generator's mean."
     )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from plumbline.operators.base.bounds import BoundsChecked, Positive, Share
 from plumbline.operators.base.errors import ConfigError, suggest
 from plumbline.operators.metrics.table import AnyMetric, read_lower_is_better
-from plumbline.operators.results.bridge import Version
+from plumbline.operators.results.bridge import MetricVersion
 from plumbline.operators.results.metric_recipes import read_recipe
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.results.summary import Skills
@@ -49,14 +49,14 @@ class BridgeConfig(BoundsChecked):
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
-        (_, *old), (_, *new) = self.sides()
+        (_, *old), (_, *new) = self.list_sides()
         if old == new:
             raise ConfigError(
                 f"bridge.new: expected a version other than bridge.old={self.old}; set bridge.new to another metric of "
                 "the sweep, or set bridge.old_run and bridge.new_run"
             )
 
-    def sides(self) -> Iterator[tuple[str, str, str | None]]:
+    def list_sides(self) -> Iterator[tuple[str, str, str | None]]:
         """Yield the configuration key, the metric and the run of each version."""
         yield "old", self.old, self.old_run
         yield "new", self.new or self.old, self.new_run
@@ -68,14 +68,14 @@ class BridgeSweepConfig(SweepConfig):
 
     bridge: BridgeConfig
 
-    def sweep(self) -> SweepConfig | None:
+    def make_sweep(self) -> SweepConfig | None:
         """Return the sweep that scores the versions without a run, or None if both versions have one.
 
         Raises:
             ConfigError: A version is not a metric of the sweep.
         """
         wanted: dict[str, AnyMetric] = {}
-        for side, metric, run in self.bridge.sides():
+        for side, metric, run in self.bridge.list_sides():
             if run is None and metric not in self.metrics:
                 raise ConfigError(
                     f"bridge.{side}: the sweep has no metric {metric}; {suggest(metric, list(self.metrics))}"
@@ -88,10 +88,10 @@ class BridgeSweepConfig(SweepConfig):
         return SweepConfig(**{**values, "metrics": wanted, "benchmark": benchmark})
 
 
-class Side(NamedTuple):
+class ScoredVersion(NamedTuple):
     """One of the two versions of a metric that a bridge compares, with its scores."""
 
-    version: Version
+    version: MetricVersion
     scores: RunScores
     lower_is_better: bool
     """True if lower scores are better."""
@@ -99,8 +99,8 @@ class Side(NamedTuple):
     skills: Skills
 
 
-def read_run_side(store: Store, run: str, metric: str, key: str) -> Side:
-    """Return a finished run's side of the bridge; raise ConfigError if the run does not exist or lacks the metric."""
+def read_run_version(store: Store, run: str, metric: str, key: str) -> ScoredVersion:
+    """Return a finished run's version of a metric; raise ConfigError if the run does not exist or lacks the metric."""
     run_id = find_run(store, run, key=key)
     manifest = read_manifest(store, run_id)
     scores = read_run_scores(store, run_id)
@@ -108,8 +108,10 @@ def read_run_side(store: Store, run: str, metric: str, key: str) -> Side:
         raise ConfigError(f"{key}={run}: the run has no scores by {metric!r}; {suggest(metric, scores.metrics)}")
     originals, _ = find_originals(manifest, store)
     skills = Skills(()) if originals is None else collect_skills(originals.prompts)
-    version = Version(metric=metric, run_id=run_id, recipe=read_recipe(manifest, metric))
-    return Side(version, scores, metric in read_lower_is_better(manifest), str(manifest.get("benchmark")), skills)
+    version = MetricVersion(metric=metric, run_id=run_id, recipe=read_recipe(manifest, metric))
+    return ScoredVersion(
+        version, scores, metric in read_lower_is_better(manifest), str(manifest.get("benchmark")), skills
+    )
 
 
 def score_held_out_set(planned: PlannedSweep, watch: Watch) -> RunScores:
@@ -120,25 +122,26 @@ def score_held_out_set(planned: PlannedSweep, watch: Watch) -> RunScores:
         )
     if scores is None:
         raise ConfigError(
-            f"{planned.store.place.url}: cells are repeatedly found damaged; check the disk and run again"
+            f"{planned.store.place.url}: cells were damaged again after they were recomputed; check the disk and run "
+            "again"
         )
     return scores
 
 
-def make_sweep_side(planned: PlannedSweep, scores: RunScores, metric: str) -> Side:
-    """Return the side of the bridge for a sweep that did not write a run."""
+def make_sweep_version(planned: PlannedSweep, scores: RunScores, metric: str) -> ScoredVersion:
+    """Return the version of a metric whose scores are from a sweep that did not write a run."""
     manifest: dict[str, Any] = describe_metrics(planned)
-    version = Version(metric=metric, run_id=None, recipe=read_recipe(manifest, metric))
-    return Side(
+    version = MetricVersion(metric=metric, run_id=None, recipe=read_recipe(manifest, metric))
+    return ScoredVersion(
         version, scores, metric in planned.config.lower_is_better, planned.config.benchmark.name, planned.sources.skills
     )
 
 
-def build_bridge(store: Store, config: BridgeConfig, old: Side, new: Side) -> BuiltBridge:
-    """Build a bridge between two sides.
+def build_bridge(store: Store, config: BridgeConfig, old: ScoredVersion, new: ScoredVersion) -> BuiltBridge:
+    """Build a bridge, which converts scores by the old version of a metric to scores by the new version.
 
-    Raises ConfigError if the sides are from two benchmarks, share too few prompts, or have too few prompts whose scores
-    differ from the most frequent score.
+    Raises ConfigError if the two versions scored different benchmarks, share too few prompts, or have too few prompts
+    whose scores differ from the most frequent score.
     """
     if old.benchmark != new.benchmark:
         raise ConfigError(

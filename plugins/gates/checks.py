@@ -10,7 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline.operators.base.errors import ConfigError, check_known
-from plumbline.operators.base.sentences import format_p_value, names, number, plural, signed
+from plumbline.operators.base.sentences import (
+    format_names,
+    format_number,
+    format_p_value,
+    format_quantity,
+    format_signed,
+)
 from plumbline.operators.metrics.metric import ScoreRange, get_direction
 from plumbline.operators.results.comparison import average_prompts
 from plumbline.operators.results.run_scores import Hashes, RunScores
@@ -82,19 +88,21 @@ class GateResult(NamedTuple):
 
     @property
     def worst_first(self) -> list[Check]:
-        """All checks, the failing checks first."""
+        """All checks: the failing checks first, and the worst outcomes first among them and among the others."""
         return sorted(self.checks, key=lambda check: (not check.fails, OUTCOMES_WORST_FIRST.index(check.outcome)))
 
-    def summary(self) -> str:
+    def describe(self) -> str:
         """Return the result as a line of text."""
         if self.passed:
-            return f"the gate passed: {plural(len(self.rules), 'rule')}, {plural(len(self.checks), 'check')}"
+            passed = format_quantity(len(self.checks), "check")
+            return f"the gate passed: {format_quantity(len(self.rules), 'rule')}, {passed}"
         rules = list(dict.fromkeys(check.rule for check in self.failing))
-        return f"the gate failed by {names(rules)}: {plural(len(self.failing), 'check')} of {len(self.checks)}"
+        failing = format_quantity(len(self.failing), "check")
+        return f"the gate failed by {format_names(rules)}: {failing} of {len(self.checks)}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as plain values for files and webhooks."""
-        return {"summary": self.summary(), **self._asdict(), "checks": [check._asdict() for check in self.checks]}
+        return {"summary": self.describe(), **self._asdict(), "checks": [check._asdict() for check in self.checks]}
 
 
 class SummaryRow(NamedTuple):
@@ -185,8 +193,6 @@ def check_rules(gate: Gate, judged: JudgedRun) -> None:
 
 
 class _Question(NamedTuple):
-    """One rule applied to one generator and skill."""
-
     name: str
     rule: Rule
     generator: str
@@ -200,7 +206,7 @@ class _Question(NamedTuple):
         )
 
 
-class _Limits(NamedTuple):
+class _ValueLimits(NamedTuple):
     """The lowest and highest value (a mean score, or a difference of two) that a single prompt can have."""
 
     worst: float
@@ -220,7 +226,7 @@ class _TestResult(NamedTuple):
     sign: int = 1
     """-1 if the values were negated."""
     values: Floats = NO_VALUES
-    limits: _Limits = _Limits(0.0, 0.0)
+    limits: _ValueLimits = _ValueLimits(0.0, 0.0)
     same_images: bool = False
     """True if both sides of a comparison have the same images and equal scores."""
     edited: int = 0
@@ -275,7 +281,6 @@ def _list_questions(gate: Gate, judged: JudgedRun) -> Iterator[_Question]:
 
 
 def _look_up_value(question: _Question, asked: str, judged: JudgedRun) -> Check:
-    """Return the check of a rule about a mean or coverage, using the run's summary."""
     rule = question.rule
     found = [
         row
@@ -288,7 +293,9 @@ def _look_up_value(question: _Question, asked: str, judged: JudgedRun) -> Check:
     value = found[0].mean if rule.is_bound_of_mean else n / rows
     holds = value <= rule.bound if rule.kind == "at_most" else value >= rule.bound
     finding = (
-        f"{number(value)} on {plural(n, 'image')}" if rule.is_bound_of_mean else f"{value:.2%}: {n:,} of {rows:,} rows"
+        f"{format_number(value)} on {format_quantity(n, 'image')}"
+        if rule.is_bound_of_mean
+        else f"{value:.2%}: {n:,} of {rows:,} rows"
     )
     return question.check(asked, "passed" if holds else "failed", finding, value=value)
 
@@ -303,13 +310,13 @@ def _run_tests(
         """Return the prompts with their mean scores, or with the differences from the other side's mean scores."""
         prompts = judged.scores().prompts
         if other is not None:
-            prompts = judged.scores().shared_prompts(other.scores).prompts
+            prompts = judged.scores().find_shared_prompts(other.scores).prompts
         values = average_prompts(prompts, judged.scores().select_rows(metric, generator))
         return prompts, values - (
             0.0 if other is None else average_prompts(prompts, other.scores.select_rows(metric, other.generator))
         )
 
-    def test_question(question: _Question) -> _TestResult:
+    def run_test(question: _Question) -> _TestResult:
         rule, scores, metric = question.rule, judged.scores(), str(question.rule.metric)
         if question.generator not in scores.generators:
             return _TestResult(None, problem="no rows")
@@ -319,7 +326,7 @@ def _run_tests(
         prompts, values = read_values(metric, question.generator, other)
         chosen = np.isfinite(values)
         if question.skill != OVERALL:
-            chosen &= next(mask for skill, mask in judged.skills().each(prompts) if skill == question.skill)
+            chosen &= next(mask for skill, mask in judged.skills().iterate_masks(prompts) if skill == question.skill)
         if not chosen.any():
             return _TestResult(None, problem="no score" if other is None else "no prompt has a score on both sides")
         if other is None:
@@ -335,14 +342,14 @@ def _run_tests(
                 problem=f"all scores are equal, and {metric} declares no range, so possible losses are unknown",
             )
         test = run_margin_test(values, bound, alpha, limits.worst, limits.best)
-        edited = 0 if other is None else scores.shared_prompts(other.scores).edited
+        edited = 0 if other is None else scores.find_shared_prompts(other.scores).edited
         return _TestResult(test, bound, sign, values, limits, same, edited)
 
     by_scores = sorted(questions, key=lambda question: (str(question.rule.metric), question.generator))
-    return ((question, test_question(question)) for question in by_scores)
+    return ((question, run_test(question)) for question in by_scores)
 
 
-def _find_limits(metric: str, sign: int, other: OtherSide | None, judged: JudgedRun) -> _Limits:
+def _find_limits(metric: str, sign: int, other: OtherSide | None, judged: JudgedRun) -> _ValueLimits:
     """Return the limits of a prompt's value, from the metric's declared range or else from all observed scores."""
     scores = [judged.scores(), *([] if other is None else [other.scores])]
     seen = [side.spans[metric] for side in scores if metric in side.spans]
@@ -351,10 +358,13 @@ def _find_limits(metric: str, sign: int, other: OtherSide | None, judged: Judged
     if metric in judged.ranges:
         low, high = min(low, judged.ranges[metric][0]), max(high, judged.ranges[metric][1])
     else:
-        assumed = f"{metric} declares no range: assumed to be {number(low)} to {number(high)}, like all scores here"
+        assumed = (
+            f"{metric} declares no range: assumed to be {format_number(low)} to {format_number(high)}, "
+            "like all scores here"
+        )
     if other is not None:
-        return _Limits(low - high, high - low, assumed)
-    return _Limits(min(sign * low, sign * high), max(sign * low, sign * high), assumed)
+        return _ValueLimits(low - high, high - low, assumed)
+    return _ValueLimits(min(sign * low, sign * high), max(sign * low, sign * high), assumed)
 
 
 def _make_check(question: _Question, asked: str, tested: _TestResult, alpha: float, p_failed: float) -> Check:
@@ -366,10 +376,10 @@ def _make_check(question: _Question, asked: str, tested: _TestResult, alpha: flo
     rule, test = question.rule, tested.test
     if test is None:
         return question.check(asked, "cannot tell", tested.problem)
-    shown = signed if rule.needs_other_side else number
+    shown = format_signed if rule.needs_other_side else format_number
     low, high = tested.interval
     outcome: Outcome = "passed" if test.p_above <= alpha else "failed" if p_failed <= alpha else "cannot tell"
-    value, prompts = tested.sign * test.mean, plural(test.n, "prompt")
+    value, prompts = tested.sign * test.mean, format_quantity(test.n, "prompt")
     interval = f"{1 - 2 * alpha:.0%} interval {shown(low)} to {shown(high)}"
     sure = (
         f"violated with p {format_p_value(p_failed)} (Holm)"
@@ -391,7 +401,7 @@ def _make_check(question: _Question, asked: str, tested: _TestResult, alpha: flo
     if tested.limits.assumed and not tested.same_images:
         parts.append(tested.limits.assumed)
     if tested.edited:
-        parts.append(f"left out: {plural(tested.edited, 'prompt')} with edited texts")
+        parts.append(f"left out: {format_quantity(tested.edited, 'prompt')} with edited texts")
     found = "; ".join(parts)
     return question.check(
         asked,
@@ -408,16 +418,15 @@ def _make_check(question: _Question, asked: str, tested: _TestResult, alpha: flo
 
 
 def _describe_power(rule: Rule, tested: _TestResult, smallest: float, needed: int | None) -> str:
-    """Describe the power of these prompts, and how many prompts the rule needs."""
     assert tested.test is not None
     can = {
-        "no_worse_by": f"a margin of {number(smallest)}",
-        "better_by": f"a gain of {number(rule.bound + smallest)}",
-        "at_least": f"a mean of {number(rule.bound + smallest)}",
-        "at_most": f"a mean of {number(rule.bound - smallest)}",
+        "no_worse_by": f"a margin of {format_number(smallest)}",
+        "better_by": f"a gain of {format_number(rule.bound + smallest)}",
+        "at_least": f"a mean of {format_number(rule.bound + smallest)}",
+        "at_most": f"a mean of {format_number(rule.bound - smallest)}",
     }[rule.kind]
     if tested.test.mean <= tested.bound:
         more = "the observed mean is on the wrong side of the bound"
     else:
         more = f"it takes about {needed:,} such prompts" if needed else f"it takes more than {MAX_PROMPTS:,} of them"
-    return f"{plural(tested.test.n, 'such prompt')} can show {can} ({DEFAULT_POWER:.0%} power); {more}"
+    return f"{format_quantity(tested.test.n, 'such prompt')} can show {can} ({DEFAULT_POWER:.0%} power); {more}"

@@ -12,7 +12,7 @@ from plumbline.operators.base.bounds import BoundsChecked
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.images.generation_settings import Choice
 from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
-from plumbline.pipelines.base.storage import Place, StorageConfig, readable_errors
+from plumbline.pipelines.base.storage import Place, StorageConfig, convert_read_errors
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.plugins.gates.rules import Alpha, Gate, Rule
 
@@ -63,14 +63,14 @@ class GateFile(BoundsChecked):
     """Content of a rules file."""
 
     alpha: Alpha = SIGNIFICANCE
-    """One-sided level: the probability that the gate passes a run that breaks one of its tested rules."""
+    """One-sided level: the maximum probability that the gate passes a run that breaks one of its tested rules."""
     rules: Mapping[str, Any]
     """The rules by name."""
 
 
 def read_gate(place: Place) -> Gate:
     """Read a rules file; raise ConfigError naming the file or the rule if it is invalid."""
-    with readable_errors(place, "rules"):
+    with convert_read_errors(place, "rules"):
         text = place.read(MAX_RULES_FILE_BYTES).decode("utf-8", "replace")
     try:
         values = OmegaConf.to_container(OmegaConf.create(text))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.base.errors import ConfigError, suggest
 from plumbline.operators.images.generation_settings import (
     COMPARE,
     Choice,
@@ -65,8 +65,8 @@ def judge_run(
     generators = [name for name in manifest.get("generators", ()) if name != NO_GENERATOR]
     for key, name in (("candidate", candidate), ("baseline", baseline)):
         if name is not None and name not in generators:
-            raise ConfigError(f"{key}: expected a generator of the run, {' or '.join(generators)}, got {name!r}")
-    sides = _Sides(store, run_id, manifest, against, why_not_compared, baseline, settings)
+            raise ConfigError(f"{key}: {name!r} is not a generator of the run; {suggest(name, generators)}")
+    sides = _RunReader(store, run_id, manifest, against, why_not_compared, baseline, settings)
     candidates = [candidate] if candidate else [name for name in generators if name != baseline]
     metrics = read_metrics(manifest)
     judged = JudgedRun(
@@ -135,7 +135,7 @@ FORMAT_FUNCTIONS: Mapping[str, Callable[[Sequence[GateResult]], str]] = {"junit"
 """Functions that format the results for a file, by configuration key."""
 
 
-class _Sides:
+class _RunReader:
     """Reader of the runs that rules compare; each run is read when a rule first needs it."""
 
     def __init__(
@@ -203,7 +203,6 @@ def _read_summary(store: Store, run_id: str) -> dict[tuple[str, str, str], Summa
 
 
 def _read_skills(store: Store, manifest: Mapping[str, Any], sources: Sources | None) -> Skills:
-    """Return the skills of the run's prompts; raise ConfigError if the prompts can no longer be read."""
     originals, unreadable = find_originals(manifest, store, sources)
     if originals is None:
         raise ConfigError(f"the prompts' skills can no longer be read ({unreadable}); use skill: overall")

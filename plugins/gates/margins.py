@@ -30,7 +30,7 @@ NEGLIGIBLE_FRACTION = 1e-9
 MAX_PROMPTS = 10**9
 
 
-class Sample(NamedTuple):
+class CountedValues(NamedTuple):
     """Distinct values for a one-sided test, with the number of prompts that have each value."""
 
     values: Floats
@@ -39,8 +39,8 @@ class Sample(NamedTuple):
     worst: float
     """The lowest value that a single prompt can have."""
 
-    def times(self, factor: float) -> "Sample":
-        """Return the sample scaled to `factor` times as many prompts."""
+    def scale(self, factor: float) -> "CountedValues":
+        """Return the values scaled to `factor` times as many prompts."""
         return self._replace(counts=self.counts * factor)
 
 
@@ -81,21 +81,21 @@ def run_margin_test(values: Floats, bound: float, alpha: float, worst: float, be
     )
 
 
-def make_sample(values: Floats, worst: float) -> Sample:
+def make_sample(values: Floats, worst: float) -> CountedValues:
     """Return the values as a sample; if too many are distinct, round them down, which can only raise a p-value."""
     distinct, counts = np.unique(values, return_counts=True)
     if len(distinct) > MAX_DISTINCT_VALUES:
         step = (distinct[-1] - worst) / MAX_DISTINCT_VALUES
         distinct, counts = np.unique(worst + np.floor((values - worst) / step) * step, return_counts=True)
-    return Sample(distinct, counts.astype(np.float64), worst)
+    return CountedValues(distinct, counts.astype(np.float64), worst)
 
 
-def compute_p_value(sample: Sample, bound: float) -> float:
+def compute_p_value(sample: CountedValues, bound: float) -> float:
     """Return the one-sided p-value of the hypothesis that the mean of the values is at most the bound.
 
     The worst possible value is added to the sample, and weights that sum to 1 are drawn uniformly. The p-value is the
     probability that the weighted mean is at most the bound (Gaffke 2005; Learned-Miller and Thomas 2019, A New
-    Confidence Interval for the Mean of a Bounded Random Variable). It increases whenever a value decreases. If all
+    Confidence Interval for the Mean of a Bounded Random Variable). A lower value never lowers the p-value. If all
     values are worst or best, it is Clopper and Pearson's exact p-value. For other values, its validity has been proven
     only in a few cases, but no counterexample is known; plugins/gates/tests/test_margins.py checks hard cases by
     enumeration and simulation.
@@ -147,7 +147,7 @@ def _compute_negative_tail(weights: Floats, counts: Floats) -> float:
     return total * INTEGRATION_STEP * width / math.pi
 
 
-def find_lowest_mean(sample: Sample, alpha: float) -> float:
+def find_lowest_mean(sample: CountedValues, alpha: float) -> float:
     """Return the lower end of a one-sided interval: the highest bound that the test rejects at level alpha."""
     values, counts, worst = sample
     if values[-1] <= worst:
@@ -191,7 +191,7 @@ def count_needed_prompts(
     sample = make_sample(np.maximum(values - values.mean() + mean, worst), worst)
 
     def is_enough(prompts: int) -> bool:
-        return compute_p_value(sample.times(prompts / n), bound + _find_shortfall(spread, prompts, chance)) <= alpha
+        return compute_p_value(sample.scale(prompts / n), bound + _find_shortfall(spread, prompts, chance)) <= alpha
 
     few, many = n, 2 * n
     while not is_enough(many):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from plumbline.operators.base.bounds import AboveZero, Bound, BoundsChecked, NonZeroShare, NotNegative
 from plumbline.operators.base.errors import ConfigError, check_known
-from plumbline.operators.base.sentences import names
+from plumbline.operators.base.sentences import format_names
 from plumbline.operators.results.summary import OVERALL
 
 EACH_SKILL = "each"
@@ -52,7 +52,7 @@ class Rule(BoundsChecked):
         given = [name for name in BOUND_NAMES if getattr(self, name) is not None]
         if len(given) != 1:
             raise ConfigError(
-                f"expected exactly one of {', '.join(BOUND_NAMES)}, got {names(given) if given else 'none'}; "
+                f"expected exactly one of {', '.join(BOUND_NAMES)}, got {format_names(given) if given else 'none'}; "
                 f"{'write a rule for each' if given else 'add one'}"
             )
         if self.metric is None and self.coverage is None:
@@ -115,7 +115,7 @@ class Gate(NamedTuple):
     source: str
     """Name of the file with the rules."""
     alpha: float
-    """One-sided level: the probability that the gate passes a run that breaks one of its tested rules."""
+    """One-sided level: the maximum probability that the gate passes a run that breaks one of its tested rules."""
     rules: Mapping[str, Rule]
     """Rules by name."""
 
@@ -137,6 +137,7 @@ class Gate(NamedTuple):
             for benchmark in [rule.benchmark] if rule.benchmark is not None else metrics:
                 if rule.metric is not None and rule.metric not in metrics[benchmark]:
                     raise ConfigError(
-                        f"{at}: metric: {benchmark} is scored by {names(metrics[benchmark])}, not by {rule.metric!r}; "
+                        f"{at}: metric: {benchmark} is scored by {format_names(metrics[benchmark])}, not by "
+                        f"{rule.metric!r}; "
                         "correct it, or set the benchmark that the rule applies to (benchmark: NAME)"
                     )

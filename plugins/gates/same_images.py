@@ -27,7 +27,7 @@ class ScoredImages(NamedTuple):
     metric: str
 
 
-class _Digests(NamedTuple):
+class _ImageDigests(NamedTuple):
     """Digests of the images of each prompt; prompts with a missing digest are left out."""
 
     prompts: Hashes
@@ -67,12 +67,12 @@ def _read_scores(store: Store, side: ScoredImages) -> dict[str, StoredCell]:
     return {cell.digest if states[path] == "draft" else path: cell for path, cell in cells.items()}
 
 
-def _read_digests(store: Store, scores: Iterable[StoredCell]) -> _Digests:
+def _read_digests(store: Store, scores: Iterable[StoredCell]) -> _ImageDigests:
     """Return the digests of the images scored in these cells, by prompt; empty if any cell has no digests."""
     tables = [_read_image_digests(store, cell) for cell in scores]
     with_digests = [table for table in tables if table is not None]
     if len(with_digests) < len(tables) or not with_digests:
-        return _Digests(NO_PROMPTS, NO_PROMPTS)
+        return _ImageDigests(NO_PROMPTS, NO_PROMPTS)
     without = _hash_ids((table.filter(table.column("image_digest").is_null()) for table in with_digests), "prompt_id")
     rows = [table.drop_null() for table in with_digests]
     prompts, digests = (_hash_ids(rows, name) for name in ("prompt_id", "image_digest"))
@@ -80,7 +80,7 @@ def _read_digests(store: Store, scores: Iterable[StoredCell]) -> _Digests:
     distinct, first = np.unique(prompts[order], return_index=True)
     sums = np.add.reduceat(digests[order], first) if len(first) else NO_PROMPTS
     known = ~np.isin(distinct, without)
-    return _Digests(distinct[known], sums[known])
+    return _ImageDigests(distinct[known], sums[known])
 
 
 def _read_image_digests(store: Store, scores: StoredCell) -> pa.Table | None:

@@ -8,11 +8,11 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from plumbline.operators.results.bridge import UNCHANGED_LINE, Curve, Kind, Line, LineKind
+from plumbline.operators.results.bridge import UNCHANGED_LINE, Curve, Line, LineKind, MapKind
 from plumbline.operators.statistics.poisson_bootstrap import convert_to_uniform
 
 Floats = NDArray[np.float64]
-Longs = NDArray[np.int64]
+Integers = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
 
 N_FOLDS = 10
@@ -45,7 +45,7 @@ def fit_curve(old: Floats, new: Floats) -> Curve:
     return Curve(values[knots].tolist(), fitted[knots].tolist())
 
 
-FIT_FUNCTIONS: Mapping[Kind, Callable[[Floats, Floats], Line | Curve]] = {
+FIT_FUNCTIONS: Mapping[MapKind, Callable[[Floats, Floats], Line | Curve]] = {
     "unchanged": _use_identity,
     "linear": fit_line,
     "monotone": fit_curve,
@@ -56,8 +56,8 @@ FIT_FUNCTIONS: Mapping[Kind, Callable[[Floats, Floats], Line | Curve]] = {
 class ChosenMap(NamedTuple):
     """The chosen kind of map, with the cross-validated errors of all kinds."""
 
-    kind: Kind
-    misses: Mapping[Kind, float]
+    kind: MapKind
+    misses: Mapping[MapKind, float]
     """Root-mean-square errors of the predicted scores, by kind of map."""
     predicted: Floats
     """New scores (n,) as predicted by the chosen kind of map; the map of each fold is fitted on the other folds."""
@@ -86,7 +86,7 @@ def _is_as_good(worse_by: Floats) -> bool:
     return bool(worse_by.mean() <= worse_by.std(ddof=1) / math.sqrt(len(worse_by)))
 
 
-def _cross_validate(fit: Callable[[Floats, Floats], Line | Curve], old: Floats, new: Floats, folds: Longs) -> Floats:
+def _cross_validate(fit: Callable[[Floats, Floats], Line | Curve], old: Floats, new: Floats, folds: Integers) -> Floats:
     predicted = np.empty_like(new)
     for fold in np.unique(folds):
         own = folds == fold

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from plumbline.operators.base.bounds import Positive
-from plumbline.operators.base.errors import ConfigError, ModelError, install_remedy
+from plumbline.operators.base.errors import ConfigError, ModelError, format_install_remedy
 from plumbline.operators.models.checkpoints.parts import (
-    CONVERT_TO_SAFETENSORS,
-    SMALL_FILES,
+    CONVERT_TO_SAFETENSORS_REMEDY,
+    SMALL_FILE_PATTERNS,
     Checkpoint,
     Fields,
     FileDigest,
@@ -51,16 +51,18 @@ class DiffusersModel(LocalModel):
 def read_index(part: Part) -> Fields:
     """Read a checkpoint's model_index.json.
 
-    Raises ModelError if the file is missing or names Python code of the checkpoint.
+    Raises ModelError if the file is missing, names no pipeline class, or names Python code of the checkpoint.
     """
-    if part.file(INDEX_FILE) is None:
+    if part.find_file(INDEX_FILE) is None:
         raise ModelError(
             f"{part.source}: no {INDEX_FILE}, so it is not a diffusers pipeline; name the folder that contains it, or "
             "convert a single file with diffusers' from_single_file and save_pretrained"
         )
     fields = read_json(part, INDEX_FILE)
     own = [
-        name for name, (library, _) in _read_components(fields).items() if part.file(f"{name}/{library}.py") is not None
+        name
+        for name, (library, _) in _read_components(fields).items()
+        if part.find_file(f"{name}/{library}.py") is not None
     ]
     if own or not isinstance(fields.get("_class_name"), str):
         raise ModelError(
@@ -71,7 +73,6 @@ def read_index(part: Part) -> Fields:
 
 
 def _read_components(fields: Fields) -> dict[str, tuple[str, str]]:
-    """Return the library and the class of each of the pipeline's components, by name."""
     return {
         name: (value[0], value[1])
         for name, value in fields.items()
@@ -82,11 +83,11 @@ def _read_components(fields: Fields) -> dict[str, tuple[str, str]]:
 def find_tensors(part: Part, only: str | None) -> list[str]:
     """Return the names of all tensors in a folder's components, or of all weight files in a hub repository.
 
-    Raises ModelError for a component that is missing or has no complete safetensors files.
+    `only` is not used. Raises ModelError for a component that is missing or has no complete safetensors files.
     """
     names = []
     for component in _read_components(read_json(part, INDEX_FILE)):
-        configured = part.file(f"{component}/config.json") is not None
+        configured = part.find_file(f"{component}/config.json") is not None
         if part.commit is None:
             names += _list_tensors(Path(part.source) / component, configured)
         elif configured:
@@ -124,11 +125,13 @@ def find_default_size(part: Part) -> tuple[int, int] | None:
 
     Some pipelines, such as FLUX.1, have their size only in diffusers' code.
     """
-    network = next((name for name in ("transformer", "unet") if part.file(f"{name}/config.json") is not None), None)
+    network = next(
+        (name for name in ("transformer", "unet") if part.find_file(f"{name}/config.json") is not None), None
+    )
     sample = None if network is None else read_json(part, f"{network}/config.json").get("sample_size")
     height, width = sample if isinstance(sample, list) and len(sample) == 2 else (sample, sample)
     blocks: Any = [None]  # a pipeline without an autoencoder draws pixels
-    if part.file("vae/config.json") is not None:
+    if part.find_file("vae/config.json") is not None:
         vae = read_json(part, "vae/config.json")
         blocks = vae.get("block_out_channels") or vae.get("encoder_block_out_channels")
     if not (isinstance(width, int) and isinstance(height, int) and isinstance(blocks, list)):
@@ -157,7 +160,7 @@ def _list_hub_weights(repo: str, commit: str, component: str) -> list[str]:
     weights = [name for name in names if name.endswith(".safetensors")]
     if not weights:
         raise ModelError(
-            f"{repo}@{commit}: expected safetensors weights of {component}, found none; {CONVERT_TO_SAFETENSORS}"
+            f"{repo}@{commit}: expected safetensors weights of {component}, found none; {CONVERT_TO_SAFETENSORS_REMEDY}"
         )
     return weights
 
@@ -171,14 +174,14 @@ def _find_lora(config: DiffusersModel, checkpoint: Checkpoint, digest: FileDiges
         check_weights(part)
         return {"lora": part}
     if file.suffix != ".safetensors":
-        raise ModelError(f"{file}: expected a LoRA as safetensors; {CONVERT_TO_SAFETENSORS}")
+        raise ModelError(f"{file}: expected a LoRA as safetensors; {CONVERT_TO_SAFETENSORS_REMEDY}")
     read_tensor_names(file)
     return {"lora": Part(source=str(file.resolve()), commit=None, identity=digest(file))}
 
 
 def _load_pipeline(model: ResolvedModel[DiffusersModel]) -> Any:
     if find_spec("diffusers") is None:
-        raise ModelError(f"family diffusers: needs the package diffusers; {install_remedy('generate')}")
+        raise ModelError(f"family diffusers: needs the package diffusers; {format_install_remedy('generate')}")
     from plumbline.plugins.generation.diffusion import PipelineDrawing
 
     return PipelineDrawing.load(model)
@@ -192,7 +195,7 @@ FAMILY = Family(
     form="a pipeline of diffusers",
     suits=lambda fields: "_class_name" in fields,
     files=(),
-    file_patterns=(INDEX_FILE, *(f"*/{pattern}" for pattern in (*SMALL_FILES, "*.safetensors"))),
+    file_patterns=(INDEX_FILE, *(f"*/{pattern}" for pattern in (*SMALL_FILE_PATTERNS, "*.safetensors"))),
     find_tensors=find_tensors,
     parts=_find_lora,
     options_in_key=lambda config, profile: {} if config.lora is None else {"lora_scale": config.lora_scale},

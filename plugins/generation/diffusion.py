@@ -49,7 +49,10 @@ class PipelineDrawing:
         return cls(pipeline.to(device), _describe_checkpoint(model.config), revision)
 
     def draw(self, requests: Sequence[DrawingRequest], settings: DrawingSettings) -> list[DrawnImage | RowError]:
-        """Return the images as PNG; raise ModelError for a setting that the pipeline does not support."""
+        """Return each image as PNG, or an error if the checkpoint's safety checker blanked it.
+
+        Raises ModelError for a setting that the pipeline does not support.
+        """
         arguments, cfg = self._make_arguments(settings), self._guidance_name
         self.pipeline.scheduler = self._make_sampler(settings.sampler)
         with torch.inference_mode():
@@ -108,7 +111,6 @@ class PipelineDrawing:
 
 @contextmanager
 def _suppress_output() -> Iterator[None]:
-    """Suppress the libraries' progress bars and warnings while a pipeline is loaded."""
     loggers = [logging.getLogger(name) for name in ("diffusers", "transformers")]
     levels = [logger.level for logger in loggers]
     disable_progress_bar()

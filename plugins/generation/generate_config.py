@@ -101,7 +101,7 @@ class GenerateConfig(BoundsChecked):
         """The chain that generates the images."""
         return Pictures(options=self.pictures)
 
-    def drawing(self) -> SweepConfig:
+    def make_drawing_sweep(self) -> SweepConfig:
         """Return the sweep that generates the images: it has one prompt per image and reads no images."""
         return SweepConfig(
             store=self.image_store.url,

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.usage import Usage
 from plumbline.pipelines.base.exit_codes import compute_exit_code
-from plumbline.pipelines.base.storage import Place, readable_errors
+from plumbline.pipelines.base.storage import Place, convert_read_errors
 from plumbline.pipelines.plans.costs import Cost, sum_costs
-from plumbline.pipelines.running.events import Totals, Watch, combine_displays
+from plumbline.pipelines.running.events import ProgressTotals, Watch, combine_displays
 from plumbline.pipelines.sources.image_file_cache import ImageFileCache
 from plumbline.pipelines.sources.shards import ShardSize
 from plumbline.pipelines.sources.sources import open_sources
@@ -27,8 +27,8 @@ from plumbline.pipelines.store.store import BrokenCell, GoneCell, Store, StoredC
 from plumbline.pipelines.sweeps.computing import Inspection, compute_and_repair, register_sweep, sum_usage
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.plugins.generation.generate_config import PICTURES_CHAIN, GenerateConfig
-from plumbline.plugins.generation.needs import Needs, Rate, estimate_needs, save_rate
-from plumbline.plugins.generation.wanted_images import Texts, list_wanted_images, write_wanted
+from plumbline.plugins.generation.needs import GenerationRate, ResourceNeeds, estimate_needs, save_rate
+from plumbline.plugins.generation.wanted_images import PromptByImage, list_wanted_images, write_wanted
 
 OWN_FILE_PATTERN = re.compile(r"\d{5}-[0-9a-f]{8}(\.draft)?\.parquet")
 """Pattern of the file names that a generation writes into a generator's folder."""
@@ -42,8 +42,8 @@ class PlannedGeneration(NamedTuple):
     config: GenerateConfig
     drawing: PlannedSweep
     prompts: int
-    wanted: Texts
-    needs: Needs
+    wanted: PromptByImage
+    needs: ResourceNeeds
 
     @property
     def pictures(self) -> int:
@@ -82,7 +82,7 @@ class ImageOrigin(NamedTuple):
 
 
 def plan_generation(config: GenerateConfig) -> PlannedGeneration:
-    """Name every image and find the images that exist, without loading a model or generating anything.
+    """Find the images to generate, and write the tables that list them, without loading a model.
 
     Raises ConfigError, SourceError or ModelError, each with a one-line message that says how to fix the problem.
     """
@@ -100,7 +100,7 @@ def plan_generation(config: GenerateConfig) -> PlannedGeneration:
         raise ConfigError(f"benchmark.prompts {config.benchmark.prompts}: expected prompts, found none; add some")
     store = Store(config.image_store)
     write_wanted(store, config.prompts_folder, wanted, config.shard_rows)
-    drawing = plan_sweep(config.drawing(), wanted=("pictures",))
+    drawing = plan_sweep(config.make_drawing_sweep(), wanted=("pictures",))
     (planned,) = drawing.plan.nodes
     assert planned.node.model is not None, "the node of the image model"
     needs = estimate_needs(
@@ -112,7 +112,6 @@ def plan_generation(config: GenerateConfig) -> PlannedGeneration:
 
 
 def _check_unchanged(config: GenerateConfig, drawing: PlannedSweep) -> None:
-    """Raise ConfigError if the generator's folder has images by other weights or with other settings."""
     names = _list_tables(config.folder)
     origin = _read_origin(config.folder / names[0]) if names else None
     recipe = drawing.plan.recipes[PICTURES_CHAIN]["pictures"]
@@ -134,7 +133,7 @@ def _read_origin(file: Place) -> ImageOrigin | None:
     Returns None if the file is missing, damaged or without this information.
     """
     unreadable = (FileNotFoundError, pa.ArrowException, KeyError, StopIteration, ValueError)
-    with readable_errors(file, "images"), suppress(*unreadable):
+    with convert_read_errors(file, "images"), suppress(*unreadable):
         with file.open() as stream:
             table = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
             provenance = json.loads((table.metadata.metadata or {})[b"plumbline"])
@@ -146,13 +145,13 @@ def _read_origin(file: Place) -> ImageOrigin | None:
 def generate(planned: PlannedGeneration, watch: Watch) -> GenerationResult:
     """Generate missing and damaged images, and publish all images in the generator's folder for the sweep."""
     folder = GeneratorFolder(planned.config.folder)
-    totals = Totals()
+    totals = ProgressTotals()
     with register_sweep(planned.drawing, combine_displays(totals.add, watch)) as (drawing, watch):
         drawing, outcomes, published = compute_and_repair(drawing, watch, folder.publish)
     made = sum(outcome.rows - outcome.kept - outcome.errors for outcome in outcomes.values())
     seconds = sum(progress.seconds for progress in totals.nodes.values())
     if made and seconds:
-        rate = Rate(planned.config.generator, made, seconds)
+        rate = GenerationRate(planned.config.generator, made, seconds)
         save_rate(drawing.store, planned.needs, planned.config.chain, rate)
     kinds = Counter[str]()
     for outcome in outcomes.values():
@@ -173,8 +172,7 @@ def generate(planned: PlannedGeneration, watch: Watch) -> GenerationResult:
 
 
 def _list_tables(folder: Place) -> list[str]:
-    """Return the names of the tables in a generator's folder."""
-    with readable_errors(folder, "images"):
+    with convert_read_errors(folder, "images"):
         try:
             return sorted(name for name in folder.list() if name.endswith(".parquet"))
         except FileNotFoundError:
@@ -205,7 +203,7 @@ class GeneratorFolder:
     def publish(self, drawing: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[FolderProblems]:
         """Make the folder contain exactly the generation's cells.
 
-        Return the problems of the folder, and the damaged cells that no file can replace.
+        Return the problems found in the folder, and the damaged cells whose images are in no file of the folder either.
         """
         cells = drawing.plan.select_prompt_cells("pictures")["pictures"]
         lost = {cell for cell in cells if cell.path in outcomes and outcomes[cell.path].state == "failed"}
@@ -260,7 +258,7 @@ class GeneratorFolder:
 
 def _read_copy(file: Place, key: str) -> StoredCell | None:
     """Return a cell's file in the generator's folder; None if it is damaged, missing, or another cell's file."""
-    with readable_errors(file, "images"), suppress(FileNotFoundError, DamagedError):
+    with convert_read_errors(file, "images"), suppress(FileNotFoundError, DamagedError):
         copy = decode_cell(file.read(), [])
         return copy if copy.provenance["key"] == key else None
     return None

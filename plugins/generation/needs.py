@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.base.sentences import plural
+from plumbline.operators.base.sentences import format_quantity
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.store.cells import digest
@@ -22,7 +22,7 @@ BYTES_PER_WEIGHT = {"float32": 4, "bfloat16": 2}
 BYTE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
-class Rate(NamedTuple):
+class GenerationRate(NamedTuple):
     """Number of seconds that an earlier generation took for its images."""
 
     generator: str
@@ -31,7 +31,7 @@ class Rate(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Needs:
+class ResourceNeeds:
     """What is needed to generate the missing images."""
 
     folder: Place
@@ -46,7 +46,7 @@ class Needs:
     parameters: int | None
     """Number of the pipeline's weights; None for a service, or if the hub cannot be asked."""
     model: ResolvedModel[Any]
-    rate: Rate | None
+    rate: GenerationRate | None
     """Rate of an earlier generation in this folder with equal settings and an equally large network."""
 
     @property
@@ -66,8 +66,8 @@ class Needs:
         width, height = self.size
         each = f"{width}x{height} pixels{'' if self.size_is_known else ' (assumed)'}"
         lines = [
-            f"to generate: {self.missing:,} of {plural(self.wanted, 'image')} of {each}, about "
-            f"{format_bytes(self.disk_bytes)}{self._describe_free()}"
+            f"to generate: {self.missing:,} of {format_quantity(self.wanted, 'image')} of {each}, about "
+            f"{format_bytes(self.disk_bytes)}{self._describe_free_space()}"
         ]
         if self.model.local and all(part.commit is None for part in self.model.parts.values()):
             lines.append("download: nothing, because the checkpoint is a local folder")
@@ -85,7 +85,8 @@ class Needs:
             minutes = self.missing * self.rate.seconds / self.rate.images / 60
             lines.append(
                 f"time: {format_minutes(minutes)}, if an image takes as long as the last "
-                f"{plural(self.rate.images, 'image')} of {self.rate.generator} ({self.rate.seconds:,.1f} s in all)"
+                f"{format_quantity(self.rate.images, 'image')} of {self.rate.generator} "
+                f"({self.rate.seconds:,.1f} s in all)"
             )
         return lines
 
@@ -94,19 +95,20 @@ class Needs:
         free = _count_free_bytes(self.folder)
         if free is not None and self.disk_bytes > free:
             raise ConfigError(
-                f"{self.folder}: {plural(self.missing, 'image')} of {self.size[0]}x{self.size[1]} pixels need about "
+                f"{self.folder}: {format_quantity(self.missing, 'image')} of {self.size[0]}x{self.size[1]} "
+                f"pixels need about "
                 f"{format_bytes(self.disk_bytes)}, but the disk has {format_bytes(free)} free; free some space, set "
                 "another folder with images=FOLDER, or generate fewer images with limit=N"
             )
 
-    def _describe_free(self) -> str:
+    def _describe_free_space(self) -> str:
         free = _count_free_bytes(self.folder)
         return "" if free is None else f" ({format_bytes(free)} free)"
 
 
 def estimate_needs(
     model: ResolvedModel[Any], pictures: Pictures, folder: Place, store: Store, *, wanted: int, missing: int
-) -> Needs:
+) -> ResourceNeeds:
     """Estimate what is needed to generate the missing images, without loading the model.
 
     Args:
@@ -119,10 +121,10 @@ def estimate_needs(
     """
     is_pipeline = isinstance(model.config, DiffusersModel)
     parameters = count_parameters(model.parts["checkpoint"]) if is_pipeline and missing else None
-    size = pictures.settings().size
+    size = pictures.make_settings().size
     if size is None and is_pipeline and missing:
         size = find_default_size(model.parts["checkpoint"])
-    return Needs(
+    return ResourceNeeds(
         folder=folder,
         wanted=wanted,
         missing=missing,
@@ -134,25 +136,24 @@ def estimate_needs(
     )
 
 
-def save_rate(store: Store, needs: Needs, pictures: Pictures, rate: Rate) -> None:
+def save_rate(store: Store, needs: ResourceNeeds, pictures: Pictures, rate: GenerationRate) -> None:
     """Record the rate of a generation, for estimates of later generations with equal settings."""
     store.write_json(_name_rate(needs.model, needs.parameters, pictures), rate._asdict())
 
 
-def _read_rate(store: Store, path: str) -> Rate | None:
+def _read_rate(store: Store, path: str) -> GenerationRate | None:
     match store.read_json(path):
         case {"generator": str(generator), "images": int(images), "seconds": float(seconds)} if images and seconds:
-            return Rate(generator, images, seconds)
+            return GenerationRate(generator, images, seconds)
     return None
 
 
 def _name_rate(model: ResolvedModel[Any], parameters: int | None, pictures: Pictures) -> str:
     network = model.config.checkpoint if parameters is None else parameters
-    return f"rates/{digest([network, model.dtype, model.on_gpu, pictures.settings()._asdict()])[:16]}.json"
+    return f"rates/{digest([network, model.dtype, model.on_gpu, pictures.make_settings()._asdict()])[:16]}.json"
 
 
 def _count_free_bytes(folder: Place) -> int | None:
-    """Return the free space in bytes on a local folder's disk, or None for cloud storage."""
     if not folder.is_local:
         return None
     path = Path(folder.path)
@@ -168,4 +169,4 @@ def format_minutes(minutes: float) -> str:
     """Return a duration in words, such as "about 2.5 hours"."""
     if minutes < 1:
         return "less than a minute"
-    return f"about {plural(round(minutes), 'minute')}" if minutes < 90 else f"about {minutes / 60:,.1f} hours"
+    return f"about {format_quantity(round(minutes), 'minute')}" if minutes < 90 else f"about {minutes / 60:,.1f} hours"

@@ -49,7 +49,7 @@ class ImagesServiceModel(ServiceModel):
 
 
 class OpenAiImages(OpenAiService):
-    """Implements `draw` with an OpenAI-compatible service."""
+    """Image generator that implements `draw` with an OpenAI-compatible service."""
 
     def __init__(self, model: "ResolvedModel[ImagesServiceModel]") -> None:
         super().__init__(open_client(model, MAX_IMAGE_REPLY_BYTES), model)
@@ -81,8 +81,8 @@ class OpenAiImages(OpenAiService):
         arguments["extra_body"] = {ARGUMENT_NAMES[name]: value for name, value in sent.items()}
         return HttpRequest(arguments, partial(self._read, DrawnImage(b"", settings.cfg, settings.steps, seed)))
 
-    def _send(self, arguments: Mapping[str, Any]) -> Any:
-        """Send one request, asking for base64 unless the service has refused to be asked.
+    def _send_request(self, arguments: Mapping[str, Any]) -> Any:
+        """Send one request. It asks for base64, unless the service has refused such a request before.
 
         OpenAI's newer models always return base64, and refuse a request that asks for it.
         """

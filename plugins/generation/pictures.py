@@ -33,16 +33,16 @@ class DrawingMetric(Protocol):
     def image_options(self) -> dict[str, Any]:
         """Return all options that affect an image, except its generator and prompt."""
 
-    def settings(self) -> DrawingSettings:
+    def make_settings(self) -> DrawingSettings:
         """Return the settings for the generator."""
 
-    def request(self, image_id: str, prompt: str) -> DrawingRequest:
+    def make_request(self, image_id: str, prompt: str) -> DrawingRequest:
         """Return the request for one image of a prompt."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pictures(GenerationChain):
-    """A chain that generates images as rows of the table PICTURES."""
+    """A chain that generates images as rows of the schema PICTURES_SCHEMA."""
 
     kind: Literal["pictures"] = "pictures"
     chain: ClassVar[tuple[str, ...]] = ("pictures",)
@@ -53,14 +53,14 @@ class Pictures(GenerationChain):
     options: PicturesConfig
 
     def image_options(self) -> dict[str, Any]:
-        return {**self.settings()._asdict(), "seed": self.options.seed}
+        return {**self.make_settings()._asdict(), "seed": self.options.seed}
 
-    def settings(self) -> DrawingSettings:
+    def make_settings(self) -> DrawingSettings:
         options, found = self.options, SIZE_PATTERN.fullmatch(self.options.size or "")
         size = (int(found[1]), int(found[2])) if found else None
         return DrawingSettings(options.cfg, options.steps, size, options.sampler, options.negative_prompt)
 
-    def request(self, image_id: str, prompt: str) -> DrawingRequest:
+    def make_request(self, image_id: str, prompt: str) -> DrawingRequest:
         """Return the request for one image of a prompt. The seed has 32 bits, which every generator accepts."""
         content = f"{self.options.seed}\0{image_id}".encode()
         return DrawingRequest(prompt, int.from_bytes(hashlib.sha256(content).digest()[:4]))

@@ -45,13 +45,13 @@ class PreparedPictures(NamedTuple):
 
     wanted: Sequence[WantedImage]
     kept: Mapping[str, pa.Table]
-    """Reusable rows from earlier cells (schema PICTURES), by metric."""
+    """Reusable rows from earlier cells (schema PICTURES_SCHEMA), by metric."""
     error: RowError | None = None
     """Error to record for all images, if none should be generated."""
 
 
 class PicturesStage(RowStage):
-    """Stage that generates the wanted images, one row per image (schema PICTURES).
+    """Stage that generates the wanted images, one row per image (schema PICTURES_SCHEMA).
 
     The rows of the shard have the schema PROMPTS; `prompt_id` is the image's id, and `text` is its prompt.
     """
@@ -95,23 +95,23 @@ class PicturesStage(RowStage):
         both = pa.concat_tables([kept, made])
         places = {image_id: place for place, image_id in enumerate(both.column("image_id").to_pylist())}
         ordered = both.take(pa.array([places[one.image_id] for one in prepared.wanted], pa.int64()))
-        return rows.attach_kept(ordered, len(kept))
+        return rows.attach_kept_count(ordered, len(kept))
 
     def _make_records(
         self, metric: DrawingMetric, new: Sequence[WantedImage], error: RowError | None
     ) -> list[dict[str, Any]]:
-        requests = [metric.request(*one) for one in new]
+        requests = [metric.make_request(*one) for one in new]
         if error is not None:
             drawn: list[DrawnImage | RowError] = [error] * len(new)
         else:
             problems = [check_prompt(request.prompt) for request in requests]
             able = [request for request, problem in zip(requests, problems, strict=True) if problem is None]
-            done = iter(self._draw(metric, able))
+            done = iter(self._draw_images(metric, able))
             drawn = [next(done) if problem is None else problem for problem in problems]
         return [self._make_record(one, result) for one, result in zip(new, drawn, strict=True)]
 
-    def _draw(self, metric: DrawingMetric, requests: Sequence[DrawingRequest]) -> list[DrawnImage | RowError]:
-        draw = partial(self.model.draw, settings=metric.settings())
+    def _draw_images(self, metric: DrawingMetric, requests: Sequence[DrawingRequest]) -> list[DrawnImage | RowError]:
+        draw = partial(self.model.draw, settings=metric.make_settings())
         drawn: list[DrawnImage | RowError] = []
         while len(drawn) < len(requests):
             drawn += isolate(draw, requests[len(drawn) : len(drawn) + self.batch.rows], self.batch)
@@ -129,7 +129,6 @@ class PicturesStage(RowStage):
 
 
 def _make_columns(drawn: DrawnImage | RowError, limits: ImageLimits) -> dict[str, Any]:
-    """Return the values of an image's row by column: the image with its settings, or only its error."""
     size = drawn if isinstance(drawn, RowError) else _measure_size(drawn.encoded, limits)
     if isinstance(drawn, RowError) or isinstance(size, RowError):
         return {"error": rows.error_value(size if isinstance(size, RowError) else None)}

@@ -9,17 +9,17 @@ import pyarrow as pa
 from plumbline.pipelines.store.store import Store, StoreError
 from plumbline.plugins.generation.pictures import PictureName
 
-Texts = Mapping[str, str]
+PromptByImage = Mapping[str, str]
 """Prompts by image_id, in the order of the images."""
 
 
-def list_wanted_images(prompts: pa.Table, seeds: int) -> Texts:
+def list_wanted_images(prompts: pa.Table, seeds: int) -> PromptByImage:
     """Return prompts by image_id, with `seeds` images for each prompt in the table (schema PROMPTS)."""
     pairs = zip(*(prompts.column(name).to_pylist() for name in ("prompt_id", "text")), strict=True)
     return {PictureName(prompt_id, number).image_id: text or "" for prompt_id, text in pairs for number in range(seeds)}
 
 
-def write_wanted(store: Store, folder: str, wanted: Texts, rows: int) -> None:
+def write_wanted(store: Store, folder: str, wanted: PromptByImage, rows: int) -> None:
     """Rewrite a folder's tables so that together they list exactly the wanted images.
 
     Existing images stay in their table, and new images go into new tables of at most `rows` rows, so a shard keeps its
@@ -42,8 +42,7 @@ def write_wanted(store: Store, folder: str, wanted: Texts, rows: int) -> None:
     store.remove_all([path for path, texts in tables.items() if not texts])
 
 
-def _read_prompts(store: Store, path: str) -> Texts:
-    """Return the prompts in a table by image_id; empty if the table is damaged."""
+def _read_prompts(store: Store, path: str) -> PromptByImage:
     with suppress(StoreError, KeyError, ValueError):
         table = store.read_file(path)
         return dict(zip(*(table.column(key).to_pylist() for key in ("prompt_id", "text")), strict=True))

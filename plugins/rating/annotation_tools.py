@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 from pydantic import ValidationError
 
 from plumbline.operators.base.errors import RowError, SourceError
-from plumbline.operators.base.sentences import plural
+from plumbline.operators.base.sentences import format_quantity
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.metaeval.releases.release import split_words
 from plumbline.pipelines.web.page_input import BadName, clean_name
@@ -21,8 +21,8 @@ from plumbline.plugins.rating.question_templates import (
     CANNOT_TELL,
     QUESTION_REPLIES,
     TEMPLATES,
+    UNIVERSAL_ANSWERS,
     UNSURE,
-    WHOLE_ANSWERS,
     WORD_MARKS,
     find_problem,
 )
@@ -36,14 +36,16 @@ GRADED_TEMPLATES = {name: template for name, template in TEMPLATES.items() if te
 CHOICES_BY_TEMPLATE: Mapping[str, Sequence[str]] = {
     **{name: list(map(str, template.grades)) for name, template in GRADED_TEMPLATES.items()},
     "words": [MARKED_CHOICE],
-    "questions": [reply for reply in QUESTION_REPLIES if reply not in WHOLE_ANSWERS],
+    "questions": [reply for reply in QUESTION_REPLIES if reply not in UNIVERSAL_ANSWERS],
     "side_by_side": ["left", "right", "tie"],
     "vote": ["left", "right", "tie"],
 }
 """Choices that each template offers, except `unsure` and `cannot tell`."""
 CHOICE_LABELS = {CANNOT_TELL: "cannot tell"}
-MARKED_WORDS_QUESTION, NOTE_QUESTION = "wrong_words", "note"
-"""Names of the additional questions; the main question has the template's name."""
+MARKED_WORDS_QUESTION = "wrong_words"
+"""Name of the question that asks for marked words, in addition to the main question."""
+NOTE_QUESTION = "note"
+"""Name of the question that asks for a note, in addition to the main question."""
 IMAGE_FIELDS = ("source", "image", "left", "right")
 SHOWN_FIELDS = ("prompt", "question", *IMAGE_FIELDS)
 """Record fields that are shown to raters, in order."""
@@ -135,11 +137,10 @@ def _order_images(task: Task) -> tuple[int, ...]:
 
 
 def _list_choices(template: str) -> list[str]:
-    return [*CHOICES_BY_TEMPLATE[template], *(CHOICE_LABELS.get(name, name) for name in WHOLE_ANSWERS)]
+    return [*CHOICES_BY_TEMPLATE[template], *(CHOICE_LABELS.get(name, name) for name in UNIVERSAL_ANSWERS)]
 
 
 def _configure_label_studio(template: str, shown: Sequence[str], raters: int) -> str:
-    """Return the labelling configuration of a Label Studio project."""
     view = ElementTree.Element("View")
     for text in (TEMPLATES[template].question, *filter(None, [HINT_BY_TEMPLATE.get(template)])):
         ElementTree.SubElement(view, "Header", value=text)
@@ -159,7 +160,6 @@ def _configure_label_studio(template: str, shown: Sequence[str], raters: int) ->
 
 
 def _configure_argilla(template: str, shown: Sequence[str], raters: int) -> str:
-    """Return the settings of an Argilla 2 dataset."""
     fields = [{"name": name, "settings": {"type": "image" if name in IMAGE_FIELDS else "text"}} for name in shown]
     choices: dict[str, Any] = {"type": "label_selection", "options": _list_options(_list_choices(template))}
     questions = [{"name": template, "title": TEMPLATES[template].question, "required": True, "settings": choices}]
@@ -187,7 +187,7 @@ def _list_options(names: Sequence[str]) -> list[dict[str, str]]:
     return [{"value": name, "text": name} for name in names]
 
 
-class Tool(NamedTuple):
+class AnnotationTool(NamedTuple):
     """An annotation tool that studies can be exported to."""
 
     make_record: Callable[[Mapping[str, str], Sequence[str]], dict[str, Any]]
@@ -198,9 +198,9 @@ class Tool(NamedTuple):
     """Suffix of the configuration file."""
 
 
-TOOLS: Mapping[ToolName, Tool] = {
-    "label_studio": Tool(lambda record, shown: {"data": record}, _configure_label_studio, "xml"),
-    "argilla": Tool(_make_argilla_record, _configure_argilla, "settings.json"),
+TOOLS: Mapping[ToolName, AnnotationTool] = {
+    "label_studio": AnnotationTool(lambda record, shown: {"data": record}, _configure_label_studio, "xml"),
+    "argilla": AnnotationTool(_make_argilla_record, _configure_argilla, "settings.json"),
 }
 
 
@@ -240,7 +240,7 @@ def import_answers(study: Study, export: Place) -> ImportCounts:
         else:
             answers.append(_make_answer(task, version.version, rater, answer, group))
     kept = sum(study.add_imported(answer) for answer in answers)
-    notes += [f"{plural(count, 'answer')} {reason}" for reason, count in omitted.items()]
+    notes += [f"{format_quantity(count, 'answer')} {reason}" for reason, count in omitted.items()]
     return ImportCounts(kept, len(answers) - kept, notes)
 
 
@@ -288,7 +288,7 @@ def _read_answer(task: Task, annotations: Sequence[Annotation]) -> Any:
         return None if None in replies.values() or len(replies) < len(task.questions) else replies
     last = annotations[-1]
     choice = _read_choice(last, task)
-    if choice is None or choice in WHOLE_ANSWERS:
+    if choice is None or choice in UNIVERSAL_ANSWERS:
         return choice
     return CONVERT_FUNCTIONS[task.template](task, last, choice)
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from plumbline.operators.base.errors import SourceError
-from plumbline.operators.base.sentences import plural
+from plumbline.operators.base.sentences import format_quantity
 from plumbline.pipelines.base import tables
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.base.tables import as_object
+from plumbline.pipelines.base.tables import require_object
 from plumbline.pipelines.metaeval.releases.readers import DEFAULT_COLUMNS, RatingColumns
 from plumbline.pipelines.metaeval.releases.release import Part, Release, Word, group_skills, released, split_words
 from plumbline.pipelines.metaeval.releases.sheets import read_json, read_text, require_list
@@ -30,7 +30,7 @@ SIDE_LABELS: Mapping[str, float | None] = {
     **dict.fromkeys(("tie", "equal", "same", "both", "neither"), 0),
     **dict.fromkeys(UNSURE_LABELS),
 }
-"""Labels of a choice between two images: 1 prefers the first image, -1 the second, and 0 neither."""
+"""Labels of a choice between two images: 1 prefers the first image, -1 the second, and 0 neither; None is unsure."""
 
 
 class Span(NamedTuple):
@@ -85,7 +85,7 @@ def read_annotations(place: Place, columns: RatingColumns = DEFAULT_COLUMNS) -> 
     count, and neither do drafts if the export identifies them.
     """
     annotations, notes = read_export(place, columns)
-    readable = _find_readable(annotations, columns)
+    readable = _find_readable_questions(annotations, columns)
     parts, words = list[Part](), list[Word]()
     preferences: list[dict[str, Any]] = []
     marking = {question for annotation in annotations for question in annotation.spans}
@@ -118,7 +118,7 @@ def read_annotations(place: Place, columns: RatingColumns = DEFAULT_COLUMNS) -> 
     return released(parts=parts, preferences=preferences, words=words, skills=skills, notes=notes)
 
 
-def _find_readable(annotations: Sequence[Annotation], columns: RatingColumns) -> set[str]:
+def _find_readable_questions(annotations: Sequence[Annotation], columns: RatingColumns) -> set[str]:
     """Return the questions whose answers can be read as ratings or choices.
 
     Raises SourceError if only some of a question's answers can be read.
@@ -128,7 +128,7 @@ def _find_readable(annotations: Sequence[Annotation], columns: RatingColumns) ->
     for annotation in annotations:
         of_pair = _find_pair(annotation, columns) is not None
         for question, answer in annotation.answers.items():
-            (good if _is_known(answer, of_pair, columns) else bad).setdefault(question, annotation)
+            (good if _is_known_label(answer, of_pair, columns) else bad).setdefault(question, annotation)
     for question in good.keys() & bad.keys():
         annotation = bad[question]
         raise SourceError(
@@ -147,7 +147,7 @@ def _suggest_values(annotations: Sequence[Annotation], question: str) -> str:
     return f"set +protocol.columns.values={{{', '.join(f'{label}: NUMBER' for label in named)}}}"
 
 
-def _is_known(answer: str, of_pair: bool, columns: RatingColumns) -> bool:
+def _is_known_label(answer: str, of_pair: bool, columns: RatingColumns) -> bool:
     try:
         _parse_answer(answer, of_pair, columns)
     except ValueError:
@@ -156,7 +156,7 @@ def _is_known(answer: str, of_pair: bool, columns: RatingColumns) -> bool:
 
 
 def _parse_answer(answer: str, of_pair: bool, columns: RatingColumns) -> float | None:
-    """Return an answer as a number: a rating, or the preferred side of a pair (SIDES).
+    """Return an answer as a number: a rating, or the preferred side of a pair (SIDE_LABELS).
 
     Returns None for an unsure answer; raises ValueError if the answer is neither a rating nor a side.
     """
@@ -210,7 +210,7 @@ def _find_ids(annotation: Annotation, columns: RatingColumns) -> tuple[str, str 
 
 
 def _find_pair(annotation: Annotation, columns: RatingColumns) -> dict[str, str | None] | None:
-    """Return the ids of a pair of images (columns of schemas.PREFERENCES), or None if the record has one image."""
+    """Return the ids of a pair of images (columns of schemas.PREFERENCES), or None if fewer than two are named."""
     prompt_id = _find_text(annotation, columns.prompt_id) or _find_text(annotation, columns.prompt)
     pair: dict[str, str | None] = {"prompt_id": prompt_id}
     for side, image, generator in (
@@ -225,7 +225,6 @@ def _find_pair(annotation: Annotation, columns: RatingColumns) -> dict[str, str 
 
 
 def _make_word_parts(marked: Sequence[Word], question: str) -> Iterator[Part]:
-    """Yield one Part per word of the prompt, with the word's mark. Together, the Parts form the rating."""
     for number, word in enumerate(marked):
         ids = (word.image_id, word.prompt_id, word.generator, word.rater)
         yield Part(*ids, question, str(number), word.aligned, word.where)
@@ -263,7 +262,7 @@ def read_export(place: Place, columns: RatingColumns = DEFAULT_COLUMNS) -> Expor
     annotations: list[Annotation] = []
     for number, record in enumerate(_read_records(place)):
         where = f"{place.url}, record {number}"
-        read = _choose_reader(as_object(record, where), where)
+        read = _choose_reader(require_object(record, where), where)
         annotations += read(record, where, columns)
     if not annotations:
         raise SourceError(f"{place.url}: no record has an annotation; {EXPORT_AGAIN_REMEDY} once there are annotations")
@@ -273,14 +272,13 @@ def read_export(place: Place, columns: RatingColumns = DEFAULT_COLUMNS) -> Expor
         (annotation.where, annotation.rater): annotation
         for annotation in sorted(counted, key=lambda annotation: annotation.at)
     }
-    notes = [f"{plural(count, 'annotation')} ({reason}) not counted" for reason, count in reasons.items()]
+    notes = [f"{format_quantity(count, 'annotation')} ({reason}) not counted" for reason, count in reasons.items()]
     if replaced := len(counted) - len(last):
-        notes.append(f"{plural(replaced, 'annotation')} replaced by a later one by the same person")
+        notes.append(f"{format_quantity(replaced, 'annotation')} replaced by a later one by the same person")
     return Export(list(last.values()), notes)
 
 
 def _read_records(place: Place) -> Sequence[Any]:
-    """Read the records from a JSON list, a JSON object keyed by id, or JSON Lines."""
     if tables.is_json_lines(place.url):
         lines = enumerate(tables.split_lines(read_text(place)), start=1)
         return [tables.read_json(line.encode(), f"{place.url}, line {n}") for n, line in lines if line.strip()]
@@ -288,11 +286,11 @@ def _read_records(place: Place) -> Sequence[Any]:
     return require_list(list(content.values()) if isinstance(content, dict) else content, "records", place.url)
 
 
-Reader = Callable[[Mapping[str, Any], str, RatingColumns], Iterator[Annotation]]
+RecordReader = Callable[[Mapping[str, Any], str, RatingColumns], Iterator[Annotation]]
 """Function that yields a record's annotations; the second argument names the file and record in error messages."""
 
 
-def _choose_reader(record: Mapping[str, Any], where: str) -> Reader:
+def _choose_reader(record: Mapping[str, Any], where: str) -> RecordReader:
     if any(name in record for name in ("annotations", "completions", "annotation_id", "data")):
         return _read_label_studio
     if any(name in ("responses", "external_id") or name.endswith(RESPONSES_SUFFIX) for name in record):
@@ -307,15 +305,15 @@ def _read_label_studio(record: Mapping[str, Any], where: str, columns: RatingCol
     if "annotation_id" in record:
         yield _read_json_min(record, where, columns)
         return
-    data = as_object(record.get("data"), f"{where}, data")
+    data = require_object(record.get("data"), f"{where}, data")
     for given in _require_list(record.get("annotations") or record.get("completions"), f"{where}, annotations"):
-        annotation = as_object(given, f"{where}, annotations")
+        annotation = require_object(given, f"{where}, annotations")
         skipped = annotation.get("was_cancelled") or annotation.get("skipped")
         answers: dict[str, list[Mapping[str, Any]]] = {}
         for entry in _require_list(annotation.get("result"), f"{where}, result"):
-            result = as_object(entry, f"{where}, result")
+            result = require_object(entry, f"{where}, result")
             if "from_name" in result:
-                value = as_object(result.get("value"), f"{where}, {result['from_name']}")
+                value = require_object(result.get("value"), f"{where}, {result['from_name']}")
                 answers.setdefault(str(result["from_name"]), []).append({"kind": result.get("type"), **value})
         yield replace(
             _make_annotation(data, where, answers, annotation),
@@ -375,14 +373,17 @@ def _make_annotation(
 def _make_span(value: Mapping[str, Any], label: str, where: str) -> Span:
     start, end = value.get("start"), value.get("end")
     if not isinstance(start, int) or not isinstance(end, int) or not 0 <= start <= end:
-        raise SourceError(f"{where}: expected the first and last character of marked text, found {start!r} to {end!r}")
+        raise SourceError(
+            f"{where}: expected whole numbers as start and end of marked text, found {start!r} and {end!r}; "
+            f"{EXPORT_AGAIN_REMEDY}"
+        )
     return Span(start, end, label, value.get("text"))
 
 
 RESPONSES_SUFFIX = ".responses"
 
 
-class Response(NamedTuple):
+class ArgillaResponse(NamedTuple):
     """One person's answer to one question in Argilla."""
 
     question: str
@@ -393,11 +394,11 @@ class Response(NamedTuple):
 
 def _read_argilla(record: Mapping[str, Any], where: str, columns: RatingColumns) -> Iterator[Annotation]:
     metadata = record.get("metadata") or {}
-    fields = {**record, **as_object(record.get("fields") or {}, f"{where}, fields")}
-    fields |= as_object(
+    fields = {**record, **require_object(record.get("fields") or {}, f"{where}, fields")}
+    fields |= require_object(
         tables.read_json(metadata.encode(), where) if isinstance(metadata, str) else metadata, f"{where}, metadata"
     )
-    by_user: dict[str, list[Response]] = {}
+    by_user: dict[str, list[ArgillaResponse]] = {}
     for response in _read_responses(record, where):
         by_user.setdefault(response.user, []).append(response)
     for user, responses in by_user.items():
@@ -418,18 +419,18 @@ def _are_spans(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(part, dict) and "start" in part for part in value)
 
 
-def _read_responses(record: Mapping[str, Any], where: str) -> Iterator[Response]:
+def _read_responses(record: Mapping[str, Any], where: str) -> Iterator[ArgillaResponse]:
     """Yield the answers of a record in any of Argilla's four formats."""
     given = record.get("responses")
     for entry in given if isinstance(given, list) else ():  # version 1
-        response = as_object(entry, f"{where}, responses")
-        for question, value in as_object(response.get("values"), f"{where}, responses").items():
-            answer = as_object(value, f"{where}, {question}")
-            yield Response(question, str(response.get("user_id")), answer.get("value"), response.get("status"))
+        response = require_object(entry, f"{where}, responses")
+        for question, value in require_object(response.get("values"), f"{where}, responses").items():
+            answer = require_object(value, f"{where}, {question}")
+            yield ArgillaResponse(question, str(response.get("user_id")), answer.get("value"), response.get("status"))
     for question, listed in (given if isinstance(given, dict) else _find_question_columns(record)).items():
         for response in _require_list(listed, f"{where}, {question}"):
-            answer = as_object(response, f"{where}, {question}")
-            yield Response(question, str(answer.get("user_id")), answer.get("value"), answer.get("status"))
+            answer = require_object(response, f"{where}, {question}")
+            yield ArgillaResponse(question, str(answer.get("user_id")), answer.get("value"), answer.get("status"))
     for name in (name for name in record if name.endswith(RESPONSES_SUFFIX)):  # version 2, flattened
         parts = [
             _require_list(record.get(column), f"{where}, {column}")
@@ -441,11 +442,10 @@ def _read_responses(record: Mapping[str, Any], where: str) -> Iterator[Response]
                 f"{where}, {name}: expected a user for each of {len(values)} answers; {EXPORT_AGAIN_REMEDY}"
             )
         for value, user, status in zip(values, users, statuses, strict=True):
-            yield Response(name.removesuffix(RESPONSES_SUFFIX), str(user), value, status)
+            yield ArgillaResponse(name.removesuffix(RESPONSES_SUFFIX), str(user), value, status)
 
 
 def _require_list(value: Any, where: str) -> list[Any]:
-    """Return the value, or an empty list if it is missing; raise SourceError if it is not a list."""
     if value is not None and not isinstance(value, list):
         raise SourceError(f"{where}: expected a list, found {type(value).__name__}; {EXPORT_AGAIN_REMEDY}")
     return value or []

@@ -6,19 +6,19 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as checked
 
 from plumbline.operators.base.errors import SourceError
-from plumbline.pipelines.web.page_input import is_clean
+from plumbline.pipelines.web.page_input import is_valid_name
 from plumbline.plugins.rating.question_templates import TEMPLATES, find_problem
 
 MAX_NOTE_CHARACTERS = 2000
 """Maximum length of a note in characters."""
 TASK_ID_PATTERN = r"[0-9a-f]{16}"
 MAX_REPEATS, MAX_REVISIONS = 100, 1000
-Id = Annotated[str, Field(min_length=1)]
+NonEmptyId = Annotated[str, Field(min_length=1)]
 TaskId = Annotated[str, Field(pattern=f"^{TASK_ID_PATTERN}$")]
-Repeat = Annotated[int, Field(ge=0, lt=MAX_REPEATS)]
+RepeatNumber = Annotated[int, Field(ge=0, lt=MAX_REPEATS)]
 RevisionNumber = Annotated[int, Field(ge=0, lt=MAX_REVISIONS)]
-Version = Annotated[int, Field(ge=1)]
-Note = Annotated[str, Field(max_length=MAX_NOTE_CHARACTERS)]
+VersionNumber = Annotated[int, Field(ge=1)]
+NoteText = Annotated[str, Field(max_length=MAX_NOTE_CHARACTERS)]
 Seconds = Annotated[float, Field(ge=0, le=1e7, allow_inf_nan=False)]
 
 
@@ -30,23 +30,23 @@ class BadAnswer(SourceError):
 class Answer:
     """One person's answer to one task. Its file can be read without any other file of the study."""
 
-    version: Version
+    version: VersionNumber
     task_id: TaskId
-    template: Id
-    prompt_id: Id
-    image_ids: tuple[Id, ...]
-    generators: tuple[Id, ...]
+    template: NonEmptyId
+    prompt_id: NonEmptyId
+    image_ids: tuple[NonEmptyId, ...]
+    generators: tuple[NonEmptyId, ...]
     """Generator of each image."""
     shown: tuple[int, ...]
     """Indices of the images from left to right."""
-    repeat: Repeat = 0
+    repeat: RepeatNumber = 0
     """Number of earlier answers by the same rater to the same task."""
     gold: Any = None
     """The correct answer to a gold question."""
     rater: str
     answer: Any
     """The answer itself; its form depends on `template` (plugins/rating/question_templates.py)."""
-    note: Note = ""
+    note: NoteText = ""
     seconds: Seconds | None
     """Seconds from when the page was shown to when it was answered; null if another tool did not record them."""
     at: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")]
@@ -82,7 +82,7 @@ def _find_problem(answer: Answer) -> str | None:
         return f"image_ids, generators: expected {template.images} of each for {template.name}"
     if sorted(answer.shown) != list(range(template.images)):
         return f"shown: expected the index of each image once, got {list(answer.shown)}"
-    if not is_clean(answer.rater):
+    if not is_valid_name(answer.rater):
         return f"rater: {answer.rater[:80]!r} is not a valid name"
     gold = None if answer.gold is None else find_problem(template, answer.gold)
     return find_problem(template, answer.answer) or (gold and f"gold {gold}")

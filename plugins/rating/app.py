@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from plumbline.operators.base.errors import PlumblineError, RowError
 from plumbline.operators.report.rendering import ServedPages
-from plumbline.pipelines.base.storage import first_line
+from plumbline.pipelines.base.storage import get_first_line
 from plumbline.pipelines.web.page_input import BadName, clean_name, describe_mistake
 from plumbline.pipelines.web.pages import make_page_guards, read_json_body
 from plumbline.plugins.rating.answers import MAX_REPEATS, BadAnswer
@@ -83,7 +83,7 @@ class Pages:
         rater, repeat = _parse_rater(request), _parse_number(request, "repeat", 0, MAX_REPEATS)
         self.study.refresh(rater)
         task = self._find_task(request)
-        last = self.study.answers.find_last(AnswerKey(rater, task.task_id, repeat))
+        last = self.study.answers.find_last_revision(AnswerKey(rater, task.task_id, repeat))
         stored = {"answer": None, "note": "", "revision": None} if last is None else _make_answer_json(last)
         return JSONResponse(stored | self._make_task_json(task, rater, repeat) | {"version": self.study.served.version})
 
@@ -108,21 +108,25 @@ class Pages:
     def _find_task(self, request: Request) -> Task:
         task = self.study.served.tasks.get(request.path_params["task"])
         if task is None:
-            raise HTTPException(404, "the study's newest version does not contain this task")
+            raise HTTPException(404, "the study's newest version does not contain this task; reload the page")
         return task
 
     def send_image(self, request: Request) -> Response:
         """Send an image of a task."""
         task, number = self._find_task(request), request.path_params["number"]
         if number >= len(task.places):
-            raise HTTPException(404, f"expected an image number below {len(task.places)}, got {number}")
+            raise HTTPException(
+                404, f"expected an image number below {len(task.places)}, got {number}; reload the page"
+            )
         return _respond_with_image(self.study.served.images.read_image(task, number))
 
     def send_source(self, request: Request) -> Response:
         """Send a source image of a task's edited images."""
         sources, number = self.study.served.images.read_sources(self._find_task(request)), request.path_params["number"]
         if number >= len(sources):
-            raise HTTPException(404, f"expected a source image number below {len(sources)}, got {number}")
+            raise HTTPException(
+                404, f"expected a source image number below {len(sources)}, got {number}; reload the page"
+            )
         return _respond_with_image(sources[number])
 
     async def store_answer(self, request: Request) -> Response:
@@ -132,8 +136,8 @@ class Pages:
         return JSONResponse(_make_answer_json(stored.revision), 201 if stored.new else 200)
 
     def refuse(self, request: Request, error: Exception) -> Response:
-        """Report an error in one line: on the name page if a page was requested, otherwise as JSON."""
-        message, content = first_line(error), {}
+        """Report an error in one line: on the start page for requests of "/" and "/rate", otherwise as JSON."""
+        message, content = get_first_line(error), {}
         if isinstance(error, HTTPException):
             message, status = error.detail, error.status_code
         elif isinstance(error, RefusedAnswer):
@@ -147,7 +151,6 @@ class Pages:
 
 
 def _make_answer_json(stored: Revision) -> dict[str, Any]:
-    """Return an answer as JSON for the rater who gave it."""
     fields = ("version", "task_id", "repeat", "rater", "answer", "note", "seconds", "at")
     return {name: getattr(stored.answer, name) for name in fields} | {"revision": stored.revision}
 
@@ -165,7 +168,9 @@ def _parse_rater(request: Request) -> str:
 def _parse_number(request: Request, name: str, default: int, highest: int) -> int:
     text = request.query_params.get(name, str(default))
     if not (text.isascii() and text.isdecimal()) or len(text) > 3 or int(text) > highest:
-        raise HTTPException(400, f"{name}: expected a whole number up to {highest}, got {text[:20]!r}")
+        raise HTTPException(
+            400, f"{name}: expected a whole number up to {highest}, got {text[:20]!r}; correct the address"
+        )
     return int(text)
 
 

@@ -11,9 +11,9 @@ import pandas as pd
 import pyarrow as pa
 
 from plumbline.operators.base.errors import ConfigError, SourceError, suggest
-from plumbline.operators.base.sentences import plural
+from plumbline.operators.base.sentences import format_quantity
 from plumbline.operators.images.decoding import ImageLimits
-from plumbline.operators.images.rows import identify, list_image_records
+from plumbline.operators.images.rows import list_image_records, read_image_row
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.ingest.score_input import ingest_images
@@ -26,12 +26,12 @@ from plumbline.pipelines.store.question_cells import read_asked_questions
 from plumbline.pipelines.store.runs import find_run, read_manifest
 from plumbline.pipelines.store.store import Store, open_existing_store
 from plumbline.plugins.rating.gold import GOLD_COLUMNS as GOLD_COLUMNS
-from plumbline.plugins.rating.gold import Gold, add_gold, read_gold
+from plumbline.plugins.rating.gold import GoldQuestion, add_gold, read_gold
 from plumbline.plugins.rating.question_templates import TEMPLATES, Template
 from plumbline.plugins.rating.rate_config import RateConfig
 from plumbline.plugins.rating.tasks import ImageLocation, Task, TaskQuestion, hash_task
 
-YES_NO = {"yes", "no"}
+YES_NO_CHOICES = {"yes", "no"}
 SOURCE_SECTIONS = ("benchmark", "limits", "shard_rows", "shard_bytes", "adaptive")
 """Sections of a run's configuration that determine its images and prompts."""
 
@@ -107,11 +107,15 @@ def make_design(config: RateConfig, own: Mapping[str, Any] | None) -> Design:
     if own is not None and config.run is None and config.images is None:
         values |= {name: own[name] for name in ("run", "images", "store", "sources")}
     else:
-        values |= _use_images(config, config.images) if config.images is not None else _use_run(config)
+        values |= (
+            _describe_images_source(config, config.images)
+            if config.images is not None
+            else _describe_run_source(config)
+        )
     return Design(**(values | {name: tuple(values[name]) for name in ("templates", "generators")}))
 
 
-def _use_run(config: RateConfig) -> dict[str, Any]:
+def _describe_run_source(config: RateConfig) -> dict[str, Any]:
     store = open_existing_store(config)
     run_id = find_run(store, config.run or "latest")
     manifest = read_manifest(store, run_id)
@@ -120,7 +124,7 @@ def _use_run(config: RateConfig) -> dict[str, Any]:
     return {"run": run_id, "images": None, "store": store.place.url, "sources": sources}
 
 
-def _use_images(config: RateConfig, images: str) -> dict[str, Any]:
+def _describe_images_source(config: RateConfig, images: str) -> dict[str, Any]:
     place = config.storage.locate(images)
     benchmark = BenchmarkConfig(name=place.name, prompts=None, images=place.url, require_every_prompt=False)
     store = config.storage.locate(config.store).url
@@ -172,19 +176,19 @@ def make_tasks(design: Design, originals: Originals, storage: StorageConfig) -> 
     chosen = [task for task in add_gold([*tasks.values()], gold) if task.gold is not None or task.prompt_id in rated]
     for template in design.templates:
         if not any(task.template == template for task in chosen):
-            reason = _explain_no_task(template, drawn)
+            reason = _explain_missing_tasks(template, drawn)
             raise ConfigError(f"templates: {template} has no task for {_describe_source(design)}; {reason}")
     omitted = sum(image.prompt_id not in prompts for image in images)
-    notes = [f"left out {plural(omitted, 'image')} whose prompt has no text"] if omitted else []
+    notes = [f"left out {format_quantity(omitted, 'image')} whose prompt has no text"] if omitted else []
     return DesignedTasks(chosen, [*notes, *questions.notes])
 
 
-def _read_gold(place: Place) -> list[Gold]:
+def _read_gold(place: Place) -> list[GoldQuestion]:
     sheet = read_sheet(place).require(("template", "answer"), f"a gold question has {', '.join(GOLD_COLUMNS)}")
     return [read_gold(row, sheet.where(number)) for number, row in enumerate(sheet.table.to_pylist())]
 
 
-def _explain_no_task(template: str, prompts: Sequence[str]) -> str:
+def _explain_missing_tasks(template: str, prompts: Sequence[str]) -> str:
     if not prompts:
         return "none of its images has a prompt text"
     if template == "questions":
@@ -198,7 +202,6 @@ def _hash_name(seed: int, name: str) -> str:
 
 
 def _read_images(originals: Originals, design: Design) -> Iterator[SourceImage]:
-    """Yield the images of the design's generators, in source order."""
     generators = list(dict.fromkeys(generator for generator, _ in originals.shards))
     for name in design.generators:
         if name not in generators:
@@ -211,7 +214,7 @@ def _read_images(originals: Originals, design: Design) -> Iterator[SourceImage]:
         except SourceError as error:
             raise UnreadableImages(f"{_describe_source(design)}: {error}") from error
         for row, record in enumerate(records):
-            ids = identify(record, generator)
+            ids = read_image_row(record, generator)
             if ids.prompt_id is not None and ids.image_id is not None:
                 yield SourceImage(ids.image_id, ids.prompt_id, generator, ImageLocation(name, row))
 
@@ -295,19 +298,26 @@ def _read_questions(design: Design, storage: StorageConfig) -> _Questions:
 
 
 def _select_yes_no(questions: pd.DataFrame, metric: str) -> _Questions:
-    is_yes_no = questions["choices"].map(lambda choices: {str(choice).lower() for choice in choices} == YES_NO)
+    is_yes_no = questions["choices"].map(lambda choices: {str(choice).lower() for choice in choices} == YES_NO_CHOICES)
     distinct = questions[is_yes_no].drop_duplicates(["prompt_id", "question_id"])
     by_prompt = {
         str(prompt_id): [TaskQuestion(*row) for row in rows[["question_id", "text"]].itertuples(index=False)]
         for prompt_id, rows in distinct.groupby("prompt_id", sort=False)
     }
     others = int((~is_yes_no).sum())
-    notes = [f"left out {plural(others, 'question')} of {metric} whose answers are not yes and no"] if others else []
+    notes = (
+        [f"left out {format_quantity(others, 'question')} of {metric} whose answers are not yes and no"]
+        if others
+        else []
+    )
     return _Questions(by_prompt, notes)
 
 
 def locate_study(config: RateConfig) -> Place:
-    """Return the study's folder: STORE/studies/NAME for a bare name, otherwise the path itself."""
+    """Return the study's folder: STORE/studies/NAME for a bare name, otherwise the path itself.
+
+    Without a name, the study is named after the folder of images or the run.
+    """
     name = config.study
     if name is None and config.images is not None:
         name = config.storage.locate(config.images).name

@@ -13,8 +13,9 @@ N_FIRST_DRAWS = 499
 N_DRAWS = 9999
 """Number of random draws for the final p-value, if the first p-value is at most MAX_FIRST_P_VALUE."""
 MAX_FIRST_P_VALUE = 0.1
+"""Maximum p-value after N_FIRST_DRAWS draws at which further draws make it more precise."""
 ANSWERS_AT_ONCE = 1 << 18
-"""Number of answers drawn at a time, to limit memory."""
+"""Maximum number of answers drawn at a time, to limit memory."""
 
 
 def run_exchange_test(answers: Floats, templates: NDArray[np.intp], rater: int, seed: int = 0) -> float:

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from plumbline.operators.base.errors import SourceError
-from plumbline.operators.base.sentences import names
-from plumbline.plugins.rating.question_templates import TEMPLATES, Scope, find_problem
+from plumbline.operators.base.sentences import format_names
+from plumbline.plugins.rating.question_templates import TEMPLATES, AnswerScope, find_problem
 from plumbline.plugins.rating.tasks import Task
 
 GOLD_COLUMNS = ("template", "prompt_id", "generator", "image_id", "generator_b", "image_id_b", "answer")
@@ -17,7 +17,7 @@ the second image of a pair.
 """
 
 
-class Gold(NamedTuple):
+class GoldQuestion(NamedTuple):
     """A gold question: a task with a known answer."""
 
     template: str
@@ -44,12 +44,14 @@ class Gold(NamedTuple):
         )
 
 
-def read_gold(row: Mapping[str, Any], where: str) -> Gold:
+def read_gold(row: Mapping[str, Any], where: str) -> GoldQuestion:
     """Return the gold question in a row of the table; raise SourceError with the problem if the row is not valid."""
     cells = {name: None if row.get(name) in (None, "") else str(row[name]) for name in GOLD_COLUMNS[:-1]}
     template = TEMPLATES.get(str(cells["template"]))
     if template is None:
-        raise SourceError(f"{where}: template: expected one of {', '.join(TEMPLATES)}, got {cells['template']!r}")
+        raise SourceError(
+            f"{where}: template: expected one of {', '.join(TEMPLATES)}, got {cells['template']!r}; correct the file"
+        )
     answer = row.get("answer")
     with suppress(ValueError):
         answer = json.loads(answer) if isinstance(answer, str) else answer
@@ -61,10 +63,10 @@ def read_gold(row: Mapping[str, Any], where: str) -> Gold:
             f"{where}: expected prompt_id and generator, or image_id, of {template.images} images "
             "(the second in generator_b or image_id_b); add them"
         )
-    return Gold(template.name, cells["prompt_id"], images, answer, where)
+    return GoldQuestion(template.name, cells["prompt_id"], images, answer, where)
 
 
-def add_gold(tasks: Sequence[Task], gold: Iterable[Gold]) -> list[Task]:
+def add_gold(tasks: Sequence[Task], gold: Iterable[GoldQuestion]) -> list[Task]:
     """Return the tasks, adding the correct answer to each gold question among them.
 
     Raises SourceError if a row of the table matches no task or several tasks, or if its answer is not valid for the
@@ -90,12 +92,11 @@ def add_gold(tasks: Sequence[Task], gold: Iterable[Gold]) -> list[Task]:
     return result
 
 
-def _check_answer(gold: Gold, task: Task) -> None:
-    """Raise SourceError if the answer refers to words or questions that the task does not have."""
-    problem = find_problem(TEMPLATES[task.template], gold.answer, Scope(words=len(task.words)))
+def _check_answer(gold: GoldQuestion, task: Task) -> None:
+    problem = find_problem(TEMPLATES[task.template], gold.answer, AnswerScope(words=len(task.words)))
     known = [question.question_id for question in task.questions]
     unknown = [name for name in gold.answer if name not in known] if gold.template == "questions" else []
     if unknown and isinstance(gold.answer, dict):
-        problem = f"answer: expected questions among {names(known)}, got {names(unknown)}"
+        problem = f"answer: expected questions among {format_names(known)}, got {format_names(unknown)}"
     if problem is not None:
         raise SourceError(f"{gold.where}: {problem}")

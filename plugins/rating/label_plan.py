@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from plumbline.operators.base.sentences import number, signed
+from plumbline.operators.base.sentences import format_number, format_signed
 from plumbline.operators.metaeval.judgement import compute_group_means
 from plumbline.operators.statistics.prediction_powered import (
     MIN_LABELS,
@@ -51,13 +51,16 @@ class PairLabels(NamedTuple):
 
     @property
     def better(self) -> str | None:
-        """The generator that people prefer; None if the interval contains 0."""
+        """The generator that people prefer; None if the interval contains 0, or if there is no estimate."""
         if self.estimate is None or not self.estimate.excludes(np.zeros(()), self.level, self.max_difference):
             return None
         return self.a if self.estimate.residuals.mean() > 0 else self.b
 
     def count_needed(self, chance: float) -> int | None:
-        """Return how many more prompts must be rated to decide the pair; None if all scored prompts are too few."""
+        """Return how many more prompts must be rated to decide the pair.
+
+        Returns None if rating all scored prompts would not be enough.
+        """
         if self.estimate is None:
             return MIN_LABELS - self.rated
         wanted = estimate_labels_needed(self.estimate, self.level, chance, self.max_difference)
@@ -127,8 +130,8 @@ def format_pair(pair: PairLabels, chance: float) -> tuple[str, ...]:
     if pair.estimate is None:
         return name, rated, UNKNOWN_CELL, UNKNOWN_CELL, UNKNOWN_CELL, _explain_undecided(pair), further
     low, high = pair.estimate.interval(pair.level, pair.max_difference)
-    interval = f"{signed(float(low))} to {signed(float(high))}"
-    estimates = (number(float(pair.estimate.worth), 2), signed(float(pair.estimate.estimate)), interval)
+    interval = f"{format_signed(float(low))} to {format_signed(float(high))}"
+    estimates = (format_number(float(pair.estimate.worth), 2), format_signed(float(pair.estimate.estimate)), interval)
     return name, rated, *estimates, pair.better or "undecided", "0" if pair.better else further
 
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from plumbline.operators.base.bounds import Probability
 from plumbline.operators.base.errors import ConfigError, SourceError
-from plumbline.operators.base.sentences import ShownTable, number, percent
-from plumbline.operators.metaeval.matching import IDS, complete_ids
+from plumbline.operators.base.sentences import ShownTable, format_number, format_percent
+from plumbline.operators.metaeval.matching import ID_COLUMNS, complete_ids
 from plumbline.operators.metaeval.preferences import average_choices
 from plumbline.operators.metaeval.ratings import average_ratings
 from plumbline.operators.metrics.metric import get_direction
@@ -25,7 +25,7 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.metaeval.protocols import ProtocolConfig
 from plumbline.pipelines.metaeval.release_selection import open_release
 from plumbline.pipelines.metaeval.releases.release import Release
-from plumbline.pipelines.metaeval.releases.scores import read_falling, read_scores, select_metrics
+from plumbline.pipelines.metaeval.releases.scores import read_falling_metrics, read_scores, select_metrics
 from plumbline.pipelines.metaeval.scores_source import ScoresSource
 from plumbline.plugins.rating.label_plan import (
     PairLabels,
@@ -68,7 +68,9 @@ class LabelsConfig(ScoresSource):
     def __post_init__(self) -> None:
         ScoresSource.__post_init__(self)
         if len(self.generators) == 1:
-            raise ConfigError(f"generators: expected two or more, got only {self.generators[0]!r}")
+            raise ConfigError(
+                f"generators: expected two or more, got only {self.generators[0]!r}; name another, or leave them out"
+            )
 
 
 class LabelPlan(NamedTuple):
@@ -121,7 +123,7 @@ def _find_limits(release: Release, protocol: ProtocolConfig) -> tuple[float, flo
     ratings = pc.min_max(release.ratings.column("rating")).as_py()
     if ratings["min"] == ratings["max"]:
         raise SourceError(
-            f"{protocol.path}: all ratings are {number(ratings['min'])}, which does not show how far the scale "
+            f"{protocol.path}: all ratings are {format_number(ratings['min'])}, which does not show how far the scale "
             "goes; set protocol.rating_range=[min,max]"
         )
     return ratings["min"], ratings["max"]
@@ -138,7 +140,7 @@ def _subtract_ratings(release: Release, scores: pa.Table, generators: Sequence[s
         raise ConfigError(
             f"protocol.templates: expected one of {', '.join(asked)}; set protocol.templates=[{asked[0]}]"
         )
-    ids = scores.select(IDS).to_pandas()
+    ids = scores.select(ID_COLUMNS).to_pandas()
     if len(release.preferences):
         return average_choices(complete_ids(complete_ids(release.preferences, ids, "a"), ids, "b"))
     rated = average_ratings(complete_ids(release.ratings, ids), "image").rename(columns={"human": "score"})
@@ -150,7 +152,7 @@ def _read_scores(config: LabelsConfig, release: Release) -> tuple[pa.Table, bool
     falling = frozenset(config.protocol.falling)
     scores = release.scores
     if (table := config.locate_scores()) is not None:
-        scores, falling = read_scores(table), falling | read_falling(table)
+        scores, falling = read_scores(table), falling | read_falling_metrics(table)
     elif not len(scores):
         raise ConfigError(
             f"scores: expected a metric's scores, but protocol {config.protocol.name} has none; set run=latest or "
@@ -193,7 +195,8 @@ def tabulate_pairs(config: LabelsConfig, plan: LabelPlan) -> ShownTable:
         f"{config.protocol.name}: people's ratings with {plan.metric}",
         "Difference: the first generator's mean rating minus the second's, by prediction-powered inference. The "
         f"intervals of all pairs together are right with {1 - config.alpha:.0%} probability, however often you check "
-        f"while ratings arrive{_describe_limits(config, plan)}, provided that the rated prompts were chosen at random. "
+        f"while ratings arrive{_describe_limits(config, plan)}. This requires that the rated prompts were chosen at "
+        "random. "
         "Worth: the number of ratings without the metric that are as informative as one rating with it.",
         ("pair", "prompts rated", "worth", "difference", "interval", "better", "further prompts"),
         [format_pair(pair, config.chance) for pair in plan.pairs],
@@ -205,7 +208,8 @@ def _describe_limits(config: LabelsConfig, plan: LabelPlan) -> str:
         return ""
     low, high = plan.limits
     return (
-        f", if ratings range from {number(low)} to {number(high)}, as they do so far (set protocol.rating_range to "
+        f", if ratings range from {format_number(low)} to {format_number(high)}, as they do so far (set "
+        f"protocol.rating_range to "
         "change this)"
     )
 
@@ -213,7 +217,7 @@ def _describe_limits(config: LabelsConfig, plan: LabelPlan) -> str:
 def measure_coverage(protocols: Sequence[ProtocolConfig], storage: StorageConfig, seed: int = 0) -> ShownTable:
     """Return a table of how often the intervals cover the true difference, by number of labels.
 
-    The rated prompts are drawn at random from each release.
+    The rated prompts are drawn at random from the ratings of each protocol.
     """
     rows = []
     random = np.random.default_rng(seed)
@@ -231,11 +235,11 @@ def measure_coverage(protocols: Sequence[ProtocolConfig], storage: StorageConfig
                     protocol.name,
                     str(len(drawn)),
                     str(labels),
-                    percent(float(covered.mean())),
-                    percent(float(missed.mean())),
-                    percent(float(np.quantile(missed, 0.9))),
-                    number(float(np.median(worth)), 2),
-                    f"{number(float(worth.min()), 2)} to {number(float(worth.max()), 2)}",
+                    format_percent(float(covered.mean())),
+                    format_percent(float(missed.mean())),
+                    format_percent(float(np.quantile(missed, 0.9))),
+                    format_number(float(np.median(worth)), 2),
+                    f"{format_number(float(worth.min()), 2)} to {format_number(float(worth.max()), 2)}",
                 )
             )
     return ShownTable(
@@ -252,7 +256,6 @@ def measure_coverage(protocols: Sequence[ProtocolConfig], storage: StorageConfig
 
 
 def _find_differences(release: Release) -> Iterator[tuple[Floats, Floats]]:
-    """Yield the differences of people's ratings and of a metric's scores, by prompt, for each metric and pair."""
     if not len(release.ratings) or not len(release.scores):
         return
     people = pivot_by_generator(average_ratings(release.ratings, "image").rename(columns={"human": "score"}))

@@ -11,7 +11,7 @@ import pandas as pd
 from plumbline.operators.metaeval.judgement import compute_group_means
 from plumbline.plugins.rating.answers import Answer
 from plumbline.plugins.rating.label_plan import pivot_by_generator, subtract_pairs
-from plumbline.plugins.rating.question_templates import TEMPLATES, WHOLE_ANSWERS
+from plumbline.plugins.rating.question_templates import TEMPLATES, UNIVERSAL_ANSWERS
 from plumbline.plugins.rating.tasks import Task
 
 SIDE_NUMBERS = {"a": 1.0, "tie": 0.0, "b": -1.0}
@@ -54,19 +54,19 @@ CONVERT_FUNCTIONS: Mapping[str, Callable[[Any, Task], PartNumbers]] = {
 
 def convert_to_numbers(answer: Answer, task: Task) -> PartNumbers:
     """Convert an answer to numbers; return an empty mapping if the rater was unsure of everything."""
-    is_unsure = isinstance(answer.answer, str) and answer.answer in WHOLE_ANSWERS
+    is_unsure = isinstance(answer.answer, str) and answer.answer in UNIVERSAL_ANSWERS
     return {} if is_unsure else CONVERT_FUNCTIONS[answer.template](answer.answer, task)
 
 
 def is_correct(answer: Answer) -> bool:
-    """Return True if an answer to a gold question is correct. Grades may differ by one; unsure is incorrect."""
+    """Return True if an answer to a gold question is correct. Grades may differ by one, and `unsure` is incorrect."""
     return agrees_with(answer, answer.gold)
 
 
 def agrees_with(answer: Answer, other: Any) -> bool:
     """Return True if two answers to the same task agree; grades may differ by one."""
     own = answer.answer
-    if TEMPLATES[answer.template].grades and own not in WHOLE_ANSWERS and other not in WHOLE_ANSWERS:
+    if TEMPLATES[answer.template].grades and own not in UNIVERSAL_ANSWERS and other not in UNIVERSAL_ANSWERS:
         return bool(abs(own - other) <= MAX_GRADE_DIFFERENCE)
     if answer.template == "questions" and isinstance(own, dict) and isinstance(other, dict):
         return all(own.get(question) == reply for question, reply in other.items())
@@ -74,7 +74,6 @@ def agrees_with(answer: Answer, other: Any) -> bool:
 
 
 def _serialize(answer: Any) -> str:
-    """Return an answer as a string; equal answers have equal strings."""
     if isinstance(answer, dict):
         answer = {key: sorted(value) if isinstance(value, list) else value for key, value in answer.items()}
     return json.dumps(answer, sort_keys=True, ensure_ascii=False)

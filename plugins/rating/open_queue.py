@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.metric import get_direction
-from plumbline.pipelines.metaeval.releases.scores import read_falling, read_scores
+from plumbline.pipelines.metaeval.releases.scores import read_falling_metrics, read_scores
 from plumbline.plugins.rating.designs import Design
 from plumbline.plugins.rating.label_plan import pivot_by_generator
-from plumbline.plugins.rating.order import Sequencing
-from plumbline.plugins.rating.progress import Confidence
+from plumbline.plugins.rating.order import OrderParameters
+from plumbline.plugins.rating.progress import ErrorProbabilities
 from plumbline.plugins.rating.queue import MetricScores, Queue, QueueOptions
 from plumbline.plugins.rating.rate_config import RateConfig
 from plumbline.plugins.rating.tasks import Task
@@ -16,9 +16,9 @@ from plumbline.plugins.rating.tasks import Task
 
 def open_queue(tasks: Sequence[Task], design: Design, config: RateConfig) -> Queue:
     """Create the queue of a version's tasks; raise ConfigError if the run lacks the metric."""
-    confidence = Confidence(alpha=config.alpha, chance=config.chance)
+    confidence = ErrorProbabilities(alpha=config.alpha, chance=config.chance)
     options = QueueOptions(config.queue, config.stop, confidence, _read_metric(design, config))
-    return Queue(tasks, Sequencing(design.seed, config.raters, config.repeats), options)
+    return Queue(tasks, OrderParameters(design.seed, config.raters, config.repeats), options)
 
 
 def _read_metric(design: Design, config: RateConfig) -> MetricScores | None:
@@ -37,4 +37,4 @@ def _read_metric(design: Design, config: RateConfig) -> MetricScores | None:
     metric = str(scores.column("metric")[0].as_py())
     frame = scores.to_pandas()
     wide = pivot_by_generator(frame[frame["metric"] == metric])
-    return MetricScores(metric, get_direction(metric, {metric} & read_falling(run)) * wide)
+    return MetricScores(metric, get_direction(metric, {metric} & read_falling_metrics(run)) * wide)

@@ -19,7 +19,7 @@ GOLD_TASK_SHARE = 0.1
 """Fraction of a rater's tasks that are gold questions, until all gold questions have been asked."""
 
 
-class Turn(NamedTuple):
+class RaterTurn(NamedTuple):
     """A task to ask a rater next."""
 
     task: Task
@@ -29,7 +29,7 @@ class Turn(NamedTuple):
     """Indices of the task's images from left to right."""
 
 
-class Sequencing(NamedTuple):
+class OrderParameters(NamedTuple):
     """Parameters that determine the order of tasks."""
 
     seed: int
@@ -84,11 +84,11 @@ def choose_turns(
     history: History,
     rater: str,
     count: int,
-    sequencing: Sequencing,
-) -> list[Turn]:
+    sequencing: OrderParameters,
+) -> list[RaterTurn]:
     """Return a rater's next turns: `count`, or fewer if no other task needs an answer from this rater."""
     chooser = _Chooser(tasks, history, rater, sequencing)
-    turns: list[Turn] = []
+    turns: list[RaterTurn] = []
     while len(turns) < count and (turn := chooser.choose(rounds)) is not None:
         turns.append(turn)
     return turns
@@ -108,13 +108,13 @@ def _is_open(answered_by: Collection[str], rater: str, raters: int) -> bool:
 class _Chooser:
     """Chooser of one rater's turns. To choose several turns, it treats each chosen turn as answered."""
 
-    def __init__(self, tasks: Sequence[Task], history: History, rater: str, sequencing: Sequencing) -> None:
+    def __init__(self, tasks: Sequence[Task], history: History, rater: str, sequencing: OrderParameters) -> None:
         self.by_id = {task.task_id: task for task in tasks}
         self.gold_tasks = [task for task in tasks if task.gold is not None]
         self.history, self.rater, self.sequencing = history, rater, sequencing
         self.turns = list(history.turns.get(rater, ()))
 
-    def choose(self, rounds: Sequence[Sequence[Task]]) -> Turn | None:
+    def choose(self, rounds: Sequence[Sequence[Task]]) -> RaterTurn | None:
         """Return the next turn: a gold question or a repeat if one is due, otherwise an ordinary task; or None.
 
         Returns None if no ordinary task needs an answer from this rater.
@@ -128,7 +128,7 @@ class _Chooser:
             repeated = self._choose_repeat(template)
         task, repeat = gold or repeated or ordinary, int(repeated is not None)
         self.turns.append((task.task_id, repeat))
-        return Turn(task, repeat, draw_image_order(self.sequencing.seed, self.rater, task, repeat))
+        return RaterTurn(task, repeat, draw_image_order(self.sequencing.seed, self.rater, task, repeat))
 
     def _choose_ordinary(self, rounds: Sequence[Sequence[Task]]) -> Task | None:
         """Return an unseen task that needs an answer by this rater, from the first round that has any; otherwise None.
@@ -148,7 +148,10 @@ class _Chooser:
                 sign = -1 if number % 2 else 1
                 return min(
                     open_tasks,
-                    key=lambda task: (sign * self._draw("template", task.template), self._draw(task.task_id)),
+                    key=lambda task: (
+                        sign * self._draw_fraction("template", task.template),
+                        self._draw_fraction(task.task_id),
+                    ),
                 )
         return None
 
@@ -158,7 +161,7 @@ class _Chooser:
         unseen = [task for task in self.gold_tasks if task.template == template and task.task_id not in seen]
         if not unseen or asked >= self._count_due("gold", GOLD_TASK_SHARE, len(self.turns)):
             return None
-        return min(unseen, key=lambda task: self._draw(task.task_id))
+        return min(unseen, key=lambda task: self._draw_fraction(task.task_id))
 
     def _choose_repeat(self, template: str) -> Task | None:
         repeated = {task_id for task_id, repeat in self.turns if repeat}
@@ -172,7 +175,7 @@ class _Chooser:
             for task in earlier
             if task is not None and task.gold is None and task.template == template and task.task_id not in repeated
         ]
-        return min(candidates, key=lambda task: self._draw("again", task.task_id), default=None)
+        return min(candidates, key=lambda task: self._draw_fraction("again", task.task_id), default=None)
 
     def _count_due(self, kind: str, share: float, turns: int) -> int:
         """Return how many tasks of a kind are due after this number of turns.
@@ -182,14 +185,14 @@ class _Chooser:
         if share <= 0 or turns < 0:
             return 0
         stretch = max(round(1 / share), 1)
-        places = (start + int(stretch * self._draw(kind, start)) for start in range(0, turns + 1, stretch))
+        places = (start + int(stretch * self._draw_fraction(kind, start)) for start in range(0, turns + 1, stretch))
         return sum(place <= turns for place in places)
 
-    def _draw(self, *parts: object) -> float:
-        return draw(self.sequencing.seed, self.rater, *parts)
+    def _draw_fraction(self, *parts: object) -> float:
+        return draw_fraction(self.sequencing.seed, self.rater, *parts)
 
 
-def draw(*parts: object) -> float:
+def draw_fraction(*parts: object) -> float:
     """Return a pseudo-random number in [0, 1) that depends only on the arguments."""
     digest = hashlib.sha256("\0".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:6], "big") / 2**48
@@ -198,4 +201,4 @@ def draw(*parts: object) -> float:
 def draw_image_order(seed: int, rater: str, task: Task, repeat: int) -> tuple[int, ...]:
     """Return the indices of a task's images from left to right, in an order drawn at random."""
     indices = range(len(task.image_ids))
-    return tuple(sorted(indices, key=lambda index: draw(seed, rater, "shown", task.task_id, repeat, index)))
+    return tuple(sorted(indices, key=lambda index: draw_fraction(seed, rater, "shown", task.task_id, repeat, index)))

@@ -18,7 +18,7 @@ from plumbline.plugins.rating.tasks import Task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Confidence(BoundsChecked):
+class ErrorProbabilities(BoundsChecked):
     """Error probabilities of decisions about pairs of generators."""
 
     alpha: Probability = SIGNIFICANCE
@@ -81,7 +81,7 @@ def _list_templates(ratings: StudyRatings) -> list[str]:
 
 
 def estimate_differences(
-    ratings: StudyRatings, scores: pd.DataFrame | None, confidence: Confidence
+    ratings: StudyRatings, scores: pd.DataFrame | None, confidence: ErrorProbabilities
 ) -> dict[str, list[PairLabels]]:
     """Estimate the difference between every two generators by template, from people's answers and a metric's scores.
 
@@ -134,7 +134,7 @@ def find_pair_progress(
     pairs: Mapping[str, Sequence[PairLabels]],
     templates: Sequence[TemplateProgress],
     raters: int,
-    confidence: Confidence,
+    confidence: ErrorProbabilities,
 ) -> list[PairProgress]:
     """Return, for each template and pair of generators, how many more prompts and minutes of rating would decide it."""
     seconds = {row.template: row.seconds for row in templates}
@@ -169,7 +169,7 @@ def find_urgent_tasks(
     """
     prompts = dict.fromkeys(task.prompt_id for part in rounds for task in part)
     order = {prompt: place for place, prompt in enumerate(prompts)}
-    needed = {template: _find_needed(tasks, template, found, order, chance) for template, found in pairs.items()}
+    needed = {template: _find_needed_images(tasks, template, found, order, chance) for template, found in pairs.items()}
     undecided = {
         template: {(pair.a, pair.b) for pair in found if pair.better is None} for template, found in pairs.items()
     }
@@ -177,14 +177,14 @@ def find_urgent_tasks(
         task.task_id
         for task in tasks
         if task.gold is None
-        and _is_about_any(task, undecided.get(task.template, set()))
+        and _compares_any_pair(task, undecided.get(task.template, set()))
         and (
             task.task_id in started or all((task.prompt_id, name) in needed[task.template] for name in task.generators)
         )
     }
 
 
-def _find_needed(
+def _find_needed_images(
     tasks: Sequence[Task], template: str, pairs: Sequence[PairLabels], order: Mapping[str, int], chance: float
 ) -> set[tuple[str, str]]:
     prompts = sorted({task.prompt_id for task in tasks if task.template == template and task.gold is None})
@@ -192,7 +192,7 @@ def _find_needed(
     return set(select_images(pairs, prompts, places, chance))
 
 
-def _is_about_any(task: Task, undecided: Collection[tuple[str, str]]) -> bool:
+def _compares_any_pair(task: Task, undecided: Collection[tuple[str, str]]) -> bool:
     if len(task.generators) == 1:
         return any(task.generators[0] in pair for pair in undecided)
     return tuple(sorted(task.generators)) in undecided

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from plumbline.operators.base.sentences import count, plural
+from plumbline.operators.base.sentences import format_count, format_quantity
 from plumbline.operators.statistics.options import Sampling
 from plumbline.plugins.rating.answers import Answer
 from plumbline.plugins.rating.label_plan import format_pair
@@ -15,7 +15,7 @@ from plumbline.plugins.rating.progress import (
     find_template_progress,
     rank_generators,
 )
-from plumbline.plugins.rating.queue import Queue, Snapshot
+from plumbline.plugins.rating.queue import Queue, QueueEvaluation
 from plumbline.plugins.rating.raters import find_agreement, judge_raters
 
 INTERVAL_SAMPLING = Sampling()
@@ -38,7 +38,7 @@ def make_progress_page(queue: Queue, answers: Sequence[Answer]) -> dict[str, Any
     pairs = find_pair_progress(snapshot.pairs, templates, raters, confidence)
     return {
         "answers": len(answers),
-        "standing": _summarize(snapshot, templates, pairs),
+        "standing": _describe_progress(snapshot, templates, pairs),
         "templates": templates,
         "agreement": {row.template: row for row in find_agreement(snapshot.ratings, INTERVAL_SAMPLING)},
         "standings": rank_generators(snapshot.pairs),
@@ -49,15 +49,19 @@ def make_progress_page(queue: Queue, answers: Sequence[Answer]) -> dict[str, Any
     }
 
 
-def _summarize(snapshot: Snapshot, templates: Sequence[TemplateProgress], pairs: Sequence[PairProgress]) -> str:
+def _describe_progress(
+    snapshot: QueueEvaluation, templates: Sequence[TemplateProgress], pairs: Sequence[PairProgress]
+) -> str:
     answered, required = sum(row.given for row in templates), sum(row.wanted for row in templates)
-    answers = f"{count(answered)} of {plural(required, 'answer')}"
+    answers = f"{format_count(answered)} of {format_quantity(required, 'answer')}"
     if snapshot.finished:
         return f"Every pair of generators differs clearly, and the study is done: {answers}."
     if not pairs:
         return f"{answers}."
     decided = sum(row.pair.better is not None for row in pairs)
-    return f"{decided} of {plural(len(pairs), 'pair')} of generators decided; {answers}.{_describe_next(pairs)}"
+    return (
+        f"{decided} of {format_quantity(len(pairs), 'pair')} of generators decided; {answers}.{_describe_next(pairs)}"
+    )
 
 
 def _describe_next(pairs: Sequence[PairProgress]) -> str:
@@ -66,6 +70,9 @@ def _describe_next(pairs: Sequence[PairProgress]) -> str:
     if not open_pairs:
         return ""
     soonest = min(open_pairs, key=lambda row: row.minutes)
-    prompts, minutes = plural(soonest.prompts or 0, "further prompt"), plural(math.ceil(soonest.minutes), "minute")
+    prompts, minutes = (
+        format_quantity(soonest.prompts or 0, "further prompt"),
+        format_quantity(math.ceil(soonest.minutes), "minute"),
+    )
     names = f"{soonest.pair.a} and {soonest.pair.b} by {soonest.template}"
     return f" Closest to a decision: {names}, {prompts} and about {minutes} of rating if the estimate is right."

@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 UNSURE, CANNOT_TELL, INVALID = "unsure", "cannot_tell", "invalid"
-WHOLE_ANSWERS = (UNSURE, CANNOT_TELL)
+UNIVERSAL_ANSWERS = (UNSURE, CANNOT_TELL)
 """Answers that are valid for every template."""
 WORD_MARKS = ("wrong", "unsure")
 """Marks that a rater can give a word; a word without a mark counts as shown in the image."""
@@ -17,7 +17,7 @@ PREFERENCE_SIDES = ("a", "b", "tie")
 """Choices between two images. `a` is the first of a task's images, even if it was shown on the right."""
 
 
-class Scope(NamedTuple):
+class AnswerScope(NamedTuple):
     """The words and questions that an answer must cover; None if unknown."""
 
     words: int | None = None
@@ -26,7 +26,7 @@ class Scope(NamedTuple):
     """The question_ids of the questions."""
 
 
-UNKNOWN_SCOPE = Scope()
+UNKNOWN_SCOPE = AnswerScope()
 
 
 class Template(NamedTuple):
@@ -39,8 +39,8 @@ class Template(NamedTuple):
     """Number of images per task."""
     expected: str
     """Description of the valid answers; in messages, it follows the word "expected"."""
-    is_valid: Callable[[Any, Scope], bool]
-    """Function that returns True if an answer is valid. The answers in `WHOLE_ANSWERS` are valid for every template."""
+    is_valid: Callable[[Any, AnswerScope], bool]
+    """Function that returns True if an answer is valid; UNIVERSAL_ANSWERS are valid for every template."""
     max_difference: float = 1.0
     """Largest possible difference between the answers about two images."""
     grades: range = range(0)
@@ -51,7 +51,7 @@ class Template(NamedTuple):
     """True if a lower grade is better."""
 
 
-def _are_marks(answer: Any, scope: Scope) -> bool:
+def _are_marks(answer: Any, scope: AnswerScope) -> bool:
     if (
         not isinstance(answer, dict)
         or answer.keys() != set(WORD_MARKS)
@@ -63,13 +63,13 @@ def _are_marks(answer: Any, scope: Scope) -> bool:
     return known and len(set(marked)) == len(marked)
 
 
-def _are_replies(answer: Any, scope: Scope) -> bool:
+def _are_replies(answer: Any, scope: AnswerScope) -> bool:
     if not isinstance(answer, dict) or not answer or not all(reply in QUESTION_REPLIES for reply in answer.values()):
         return False
     return scope.questions is None or answer.keys() == set(scope.questions)
 
 
-def _is_side(answer: Any, scope: Scope) -> bool:
+def _is_side(answer: Any, scope: AnswerScope) -> bool:
     return answer in PREFERENCE_SIDES
 
 
@@ -155,8 +155,8 @@ _ALL_TEMPLATES = (
 TEMPLATES = {template.name: template for template in _ALL_TEMPLATES}
 
 
-def find_problem(template: Template, answer: Any, scope: Scope = UNKNOWN_SCOPE) -> str | None:
+def find_problem(template: Template, answer: Any, scope: AnswerScope = UNKNOWN_SCOPE) -> str | None:
     """Return the reason why an answer is invalid, or None if it is valid."""
-    if (isinstance(answer, str) and answer in WHOLE_ANSWERS) or template.is_valid(answer, scope):
+    if (isinstance(answer, str) and answer in UNIVERSAL_ANSWERS) or template.is_valid(answer, scope):
         return None
-    return f"answer: expected {template.expected}, or {' or '.join(WHOLE_ANSWERS)}, got {str(answer)[:80]!r}"
+    return f"answer: expected {template.expected}, or {' or '.join(UNIVERSAL_ANSWERS)}, got {str(answer)[:80]!r}"

@@ -11,24 +11,29 @@ from plumbline.plugins.rating.label_plan import PairLabels
 from plumbline.plugins.rating.numbers import StudyRatings, collect_ratings
 from plumbline.plugins.rating.order import (
     History,
-    Sequencing,
-    Turn,
+    OrderParameters,
+    RaterTurn,
     choose_turns,
     find_open_tasks,
     make_rounds,
     move_first,
 )
-from plumbline.plugins.rating.progress import Confidence, are_all_decided, estimate_differences, find_urgent_tasks
+from plumbline.plugins.rating.progress import (
+    ErrorProbabilities,
+    are_all_decided,
+    estimate_differences,
+    find_urgent_tasks,
+)
 from plumbline.plugins.rating.tasks import Task
 
-Order = Literal["seeded", "labels"]
+QueueOrder = Literal["seeded", "labels"]
 MIN_ANSWER_GROWTH = 0.05
 """Minimum growth of the number of answers, as a fraction, before the pairs are evaluated again."""
 MIN_NEW_ANSWERS = 8
 """Minimum number of new answers before the pairs are evaluated again."""
 
 
-class Snapshot(NamedTuple):
+class QueueEvaluation(NamedTuple):
     """An evaluation of a study's answers at one point in time."""
 
     answers: int
@@ -51,13 +56,13 @@ class MetricScores(NamedTuple):
 
 
 class QueueOptions(NamedTuple):
-    """Options of a queue; by default, all tasks are asked in random order."""
+    """Options of a queue; by default, it contains all tasks in random order."""
 
-    order: Order = "seeded"
+    order: QueueOrder = "seeded"
     """`labels` asks the tasks that decide pairs of generators soonest first."""
     stops: bool = False
     """If True, stop when every pair is decided."""
-    confidence: Confidence = Confidence()
+    confidence: ErrorProbabilities = ErrorProbabilities()
     metric: MetricScores | None = None
 
 
@@ -67,17 +72,19 @@ SEEDED_ORDER = QueueOptions()
 class Queue:
     """The tasks of a study, in an order that may depend on the answers."""
 
-    def __init__(self, tasks: Sequence[Task], sequencing: Sequencing, options: QueueOptions = SEEDED_ORDER) -> None:
+    def __init__(
+        self, tasks: Sequence[Task], sequencing: OrderParameters, options: QueueOptions = SEEDED_ORDER
+    ) -> None:
         self.tasks, self.sequencing, self.options = tasks, sequencing, options
         self._rounds = make_rounds(tasks, sequencing.seed)
-        self._snapshot: Snapshot | None = None
+        self._snapshot: QueueEvaluation | None = None
         self._lock = Lock()
 
     def restrict(self, tasks: Sequence[Task]) -> "Queue":
         """Return a queue of only these tasks."""
         return Queue(tasks, self.sequencing, self.options)
 
-    def choose_turns(self, answers: Sequence[Answer], rater: str, count: int) -> list[Turn]:
+    def choose_turns(self, answers: Sequence[Answer], rater: str, count: int) -> list[RaterTurn]:
         """Return a rater's next turns; empty if the rater or the study is done."""
         rounds = self._order_rounds(answers)
         return choose_turns(self.tasks, rounds, History(answers), rater, count, self.sequencing)
@@ -87,10 +94,11 @@ class Queue:
         rounds = self._order_rounds(answers)
         return list(find_open_tasks(rounds, History(answers), rater, self.sequencing.raters))
 
-    def evaluate(self, answers: Sequence[Answer], growth: float = MIN_ANSWER_GROWTH) -> Snapshot:
+    def evaluate(self, answers: Sequence[Answer], growth: float = MIN_ANSWER_GROWTH) -> QueueEvaluation:
         """Evaluate the answers, or return the last evaluation if only a few answers are new.
 
-        The answers are evaluated again if their number has grown by at least the fraction `growth`.
+        The answers are evaluated again if their number has grown by the fraction `growth` and by MIN_NEW_ANSWERS. If
+        `growth` is 0, one new answer is enough.
         """
         with self._lock:
             last = self._snapshot
@@ -105,11 +113,11 @@ class Queue:
         snapshot = self.evaluate(answers)
         return () if snapshot.finished else snapshot.rounds
 
-    def _evaluate(self, answers: Sequence[Answer]) -> Snapshot:
+    def _evaluate(self, answers: Sequence[Answer]) -> QueueEvaluation:
         ratings = collect_ratings(answers, self.tasks)
         metric, confidence = self.options.metric, self.options.confidence
         pairs = estimate_differences(ratings, None if metric is None else metric.scores, confidence)
         started = set(ratings.answers["task_id"])
         urgent = find_urgent_tasks(self.tasks, pairs, self._rounds, started, confidence.chance)
         finished = self.options.order == "labels" and self.options.stops and are_all_decided(pairs)
-        return Snapshot(len(answers), ratings, pairs, move_first(self._rounds, urgent), finished)
+        return QueueEvaluation(len(answers), ratings, pairs, move_first(self._rounds, urgent), finished)

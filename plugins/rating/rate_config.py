@@ -9,14 +9,14 @@ from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.web.listening import check_address
 from plumbline.plugins.rating.question_templates import TEMPLATES
-from plumbline.plugins.rating.queue import Order
+from plumbline.plugins.rating.queue import QueueOrder
 
 ToolName = Literal["label_studio", "argilla"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RateConfig(BoundsChecked):
-    """A study and its server. Options that determine the tasks keep their values from an existing study if null."""
+    """Options of a study and its server. Options that determine the tasks can be null to keep a study's values."""
 
     study: str | None = None
     """The study's folder or URL; a bare name means STORE/studies/NAME. If null, the study is named after the run or the
@@ -55,7 +55,7 @@ class RateConfig(BoundsChecked):
     """A table (CSV, Parquet) of tasks with a known answer: template, answer, and prompt_id and generator, or image_id.
     They are mixed into every rater's tasks and do not count as ratings. Null keeps the study's table.
     """
-    queue: Order = "seeded"
+    queue: QueueOrder = "seeded"
     """`seeded` asks the tasks in random order; `labels` starts with those that decide pairs of generators soonest, as
     listed by jobs.labels.
     """
@@ -90,9 +90,11 @@ class RateConfig(BoundsChecked):
         for name in self.templates or ():
             check_known("templates", name, TEMPLATES)
         if self.templates == ():
-            raise ConfigError(f"templates: expected some of {', '.join(TEMPLATES)}, got none")
+            raise ConfigError(f"templates: expected at least one of {', '.join(TEMPLATES)}, got none; name one")
         if len(self.metrics) > 1:
-            raise ConfigError(f"metrics: expected one, such as metrics=[vqascore], got {', '.join(self.metrics)}")
+            raise ConfigError(
+                f"metrics: expected one, such as metrics=[vqascore], got {', '.join(self.metrics)}; choose one"
+            )
         if self.stop and self.queue != "labels":
             raise ConfigError(
                 "stop: needs queue=labels, which decides when to stop; set queue=labels, or leave stop out"

@@ -9,9 +9,9 @@ import pandas as pd
 import scipy
 from numpy.typing import NDArray
 
-from plumbline.operators.base.sentences import number
+from plumbline.operators.base.sentences import format_number
 from plumbline.operators.statistics.agreement import compute_alpha_interval, krippendorff_alpha
-from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
+from plumbline.operators.statistics.bootstrap import UNDEFINED_INTERVAL, Interval
 from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.operators.statistics.options import Sampling
 from plumbline.operators.statistics.ordering import holm
@@ -35,7 +35,7 @@ MIN_ANSWERS_PER_RATER = 12
 """Raters with fewer answers than this are not judged."""
 
 
-class Tally(NamedTuple):
+class HitCount(NamedTuple):
     """Number of hits among n cases."""
 
     hits: int
@@ -53,10 +53,10 @@ class Tally(NamedTuple):
         return f"{self.hits} of {self.n} ({low:.0%} to {high:.0%})"
 
 
-EMPTY_TALLY = Tally(0, 0)
+NO_HITS = HitCount(0, 0)
 
 
-class Likeness(NamedTuple):
+class RaterAgreement(NamedTuple):
     """Agreement of a rater's answers with the mean of the others' answers."""
 
     correlation: float
@@ -76,18 +76,18 @@ class RaterQuality(NamedTuple):
 
     rater: str
     answers: int
-    unsure: Tally
+    unsure: HitCount
     seconds: float
     """Median time per answer in seconds."""
-    repeats: Tally
+    repeats: HitCount
     """Number of repeated tasks that were answered as before."""
-    gold: Tally
+    gold: HitCount
     """Number of correct answers to gold questions."""
-    fast: Tally
+    fast: HitCount
     """Number of answers that took less than MIN_ANSWER_SECONDS."""
     entropy: float
     """Entropy of the answers in bits; 0 if all are equal."""
-    likeness: Likeness
+    likeness: RaterAgreement
     flags: Sequence[str]
     """Descriptions of unusual behaviour."""
 
@@ -108,7 +108,7 @@ def find_agreement(ratings: StudyRatings, sampling: Sampling) -> list[TemplateAg
     result = []
     for template, rows in ratings.parts.groupby("template", sort=False):
         alpha = krippendorff_alpha(rows, "ordinal")
-        interval = UNDEFINED if math.isnan(alpha) else compute_alpha_interval(rows, sampling)
+        interval = UNDEFINED_INTERVAL if math.isnan(alpha) else compute_alpha_interval(rows, sampling)
         result.append(TemplateAgreement(str(template), alpha, interval, rows["rater"].nunique()))
     return result
 
@@ -128,11 +128,11 @@ def judge_raters(ratings: StudyRatings, answers: Sequence[Answer], seed: int = 0
         RaterQuality(
             rater=rater,
             answers=len(rows),
-            unsure=Tally(int(rows["number"].isna().sum()), len(rows)),
+            unsure=HitCount(int(rows["number"].isna().sum()), len(rows)),
             seconds=float(rows["seconds"].median()),
-            repeats=repeats.get(rater, EMPTY_TALLY),
-            gold=gold.get(rater, EMPTY_TALLY),
-            fast=_count_fast(rows),
+            repeats=repeats.get(rater, NO_HITS),
+            gold=gold.get(rater, NO_HITS),
+            fast=_count_fast_answers(rows),
             entropy=_compute_entropy(rows),
             likeness=likeness[rater],
             flags=flags[rater],
@@ -141,16 +141,16 @@ def judge_raters(ratings: StudyRatings, answers: Sequence[Answer], seed: int = 0
     ]
 
 
-def _count_hits(hits: Iterable[tuple[str, bool]]) -> dict[str, Tally]:
-    tallies: dict[str, Tally] = {}
+def _count_hits(hits: Iterable[tuple[str, bool]]) -> dict[str, HitCount]:
+    tallies: dict[str, HitCount] = {}
     for rater, hit in hits:
-        tally = tallies.get(rater, EMPTY_TALLY)
-        tallies[rater] = Tally(tally.hits + hit, tally.n + 1)
+        tally = tallies.get(rater, NO_HITS)
+        tallies[rater] = HitCount(tally.hits + hit, tally.n + 1)
     return tallies
 
 
-def _count_fast(rows: pd.DataFrame) -> Tally:
-    return Tally(int((rows["seconds"] < MIN_ANSWER_SECONDS).sum()), int(rows["seconds"].count()))
+def _count_fast_answers(rows: pd.DataFrame) -> HitCount:
+    return HitCount(int((rows["seconds"] < MIN_ANSWER_SECONDS).sum()), int(rows["seconds"].count()))
 
 
 def _compute_entropy(rows: pd.DataFrame) -> float:
@@ -159,7 +159,7 @@ def _compute_entropy(rows: pd.DataFrame) -> float:
     return float(sum(counts.sum() * scipy.stats.entropy(counts, base=2) for counts in by_template) / len(rows))
 
 
-def _compare_with_others(ratings: StudyRatings, raters: Sequence[str], seed: int) -> dict[str, Likeness]:
+def _compare_with_others(ratings: StudyRatings, raters: Sequence[str], seed: int) -> dict[str, RaterAgreement]:
     wide = ratings.answers.pivot(index="task_id", columns="rater", values="number").reindex(columns=list(raters))
     templates = ratings.answers.groupby("task_id")["template"].first().reindex(wide.index).to_numpy()
     codes = np.unique(templates.astype(str), return_inverse=True)[1]
@@ -168,7 +168,7 @@ def _compare_with_others(ratings: StudyRatings, raters: Sequence[str], seed: int
     for column, rater in enumerate(raters):
         shared = _SharedTasks(values, templates, column)
         p_value = min(1.0, len(raters) * shared.compute_p_value(seed))
-        likeness[rater] = Likeness(
+        likeness[rater] = RaterAgreement(
             shared.correlation, p_value, shared.n, run_exchange_test(values, codes, column, seed)
         )
     return likeness
@@ -225,9 +225,9 @@ class _Suspicion(NamedTuple):
 def _find_flags(
     answers: pd.DataFrame,
     by_rater: Mapping[str, pd.DataFrame],
-    gold: Mapping[str, Tally],
-    repeats: Mapping[str, Tally],
-    likeness: Mapping[str, Likeness],
+    gold: Mapping[str, HitCount],
+    repeats: Mapping[str, HitCount],
+    likeness: Mapping[str, RaterAgreement],
 ) -> dict[str, list[str]]:
     """Return the suspicions about each rater that remain after Holm's correction over all raters and all checks."""
     relative = answers.assign(relative=answers["seconds"] / answers.groupby("template")["seconds"].transform("median"))
@@ -236,12 +236,12 @@ def _find_flags(
         for rater, rows in by_rater.items()
         if len(rows) >= MIN_ANSWERS_PER_RATER
         for suspicion in (
-            _suspect_random(rater, likeness[rater], len(by_rater)),
-            _suspect_tally("gold", "correct on {} gold questions", rater, gold),
-            _suspect_tally("unsteady", "same answer on {} repeats", rater, repeats),
-            _suspect_hasty(rater, rows),
-            _suspect_slow(rater, relative),
-            _suspect_same(rater, answers),
+            _suspect_random_answers(rater, likeness[rater], len(by_rater)),
+            _suspect_few_hits("gold", "correct on {} gold questions", rater, gold),
+            _suspect_few_hits("unsteady", "same answer on {} repeats", rater, repeats),
+            _suspect_hasty_answers(rater, rows),
+            _suspect_slow_answers(rater, relative),
+            _suspect_equal_answers(rater, answers),
         )
         if suspicion is not None
     ]
@@ -253,7 +253,7 @@ def _find_flags(
     return flags
 
 
-def _suspect_random(rater: str, likeness: Likeness, raters: int) -> _Suspicion | None:
+def _suspect_random_answers(rater: str, likeness: RaterAgreement, raters: int) -> _Suspicion | None:
     """Return a suspicion if the rater's answers may be random, otherwise None.
 
     The suspicion's p-value tests whether the others agree better with each other than with this rater.
@@ -261,20 +261,20 @@ def _suspect_random(rater: str, likeness: Likeness, raters: int) -> _Suspicion |
     if likeness.p_value <= SIGNIFICANCE:
         return None
     words = (
-        f"random: the answers may be random (correlation with the others: {number(likeness.correlation, 2)}, "
-        f"permutation p = {likeness.p_value:.2f} for {raters} raters), and the others agree better with each other"
+        f"random: the answers may be random (correlation with the others: {format_number(likeness.correlation, 2)}, "
+        f"permutation p = {likeness.p_value:.2f} for {raters} raters); the others agree better with each other"
     )
     return _Suspicion(rater, likeness.p_unlike, words)
 
 
-def _suspect_tally(kind: str, words: str, rater: str, tallies: Mapping[str, Tally]) -> _Suspicion | None:
+def _suspect_few_hits(kind: str, words: str, rater: str, tallies: Mapping[str, HitCount]) -> _Suspicion | None:
     """Return a suspicion that a rater has a lower fraction of hits than the others together (Fisher's exact test).
 
     Returns None if the rater or the others have no cases.
     """
-    own = tallies.get(rater, EMPTY_TALLY)
+    own = tallies.get(rater, NO_HITS)
     others = [tally for name, tally in tallies.items() if name != rater]
-    theirs = Tally(sum(tally.hits for tally in others), sum(tally.n for tally in others))
+    theirs = HitCount(sum(tally.hits for tally in others), sum(tally.n for tally in others))
     if not own.n or not theirs.n:
         return None
     table = [[own.hits, own.n - own.hits], [theirs.hits, theirs.n - theirs.hits]]
@@ -282,15 +282,15 @@ def _suspect_tally(kind: str, words: str, rater: str, tallies: Mapping[str, Tall
     return _Suspicion(rater, p_value, f"{kind}: {words.format(own)}, other raters on {theirs}")
 
 
-def _suspect_hasty(rater: str, rows: pd.DataFrame) -> _Suspicion | None:
-    fast = _count_fast(rows)
+def _suspect_hasty_answers(rater: str, rows: pd.DataFrame) -> _Suspicion | None:
+    fast = _count_fast_answers(rows)
     if not fast.n:
         return None
     p_value = float(scipy.stats.binomtest(fast.hits, fast.n, MAX_FAST_ANSWER_SHARE, alternative="greater").pvalue)
     return _Suspicion(rater, p_value, f"hasty: {fast.hits} of {fast.n} answers took less than {MIN_ANSWER_SECONDS:g} s")
 
 
-def _suspect_slow(rater: str, relative: pd.DataFrame) -> _Suspicion | None:
+def _suspect_slow_answers(rater: str, relative: pd.DataFrame) -> _Suspicion | None:
     """Return a suspicion that a rater is slower than the others, or None.
 
     It is None if the median time is less than MIN_SLOW_TIME_RATIO times that of the others, or if times are unknown.
@@ -307,11 +307,12 @@ def _suspect_slow(rater: str, relative: pd.DataFrame) -> _Suspicion | None:
     return _Suspicion(rater, p_value, words)
 
 
-def _suspect_same(rater: str, answers: pd.DataFrame) -> _Suspicion | None:
+def _suspect_equal_answers(rater: str, answers: pd.DataFrame) -> _Suspicion | None:
     """Return a suspicion that a rater gives the same answer more often than the others, or None.
 
-    The rater's most common answer must reach MIN_SAME_SHARE of the template that the rater answered most often; the
-    other templates are not used. The frequency of this answer is compared with the others' by Fisher's exact test.
+    Only answers to the template that the rater answered most often are used. The rater's most common answer must make
+    up at least MIN_SAME_ANSWER_SHARE of them. The frequency of this answer is compared with the others' by Fisher's
+    exact test.
     """
     own = answers[answers["rater"] == rater]
     template = own["template"].mode()[0]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from plumbline.operators.base.errors import ConfigError, install_remedy
+from plumbline.operators.base.errors import ConfigError, format_install_remedy
 from plumbline.pipelines.web.listening import (
     format_server_url,
     list_allowed_hosts,
@@ -27,7 +27,7 @@ def rate(config: RateConfig, ready: Callable[[str, str], None], report: Callable
 
         from plumbline.plugins.rating.app import make_app
     except ImportError as error:
-        raise ConfigError(f"module {error.name} is not installed; {install_remedy('view')}") from error
+        raise ConfigError(f"module {error.name} is not installed; {format_install_remedy('view')}") from error
     from plumbline.plugins.rating.study import open_study
 
     token = take_token(config.host, config.token_variable)

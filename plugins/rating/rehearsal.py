@@ -21,11 +21,11 @@ from plumbline.operators.statistics.sequential import (
     UNDECIDED,
     Decisions,
     Indices,
+    add_indifference_evidence,
     compute_evidence,
     decide_sequentially,
     draw_balanced_order,
     order_differences,
-    with_indifference,
 )
 
 Floats = NDArray[np.float64]
@@ -74,13 +74,13 @@ class RehearsedDecisions(NamedTuple):
         early: NDArray[np.bool_] = (self.measure_cost() < 1).mean(axis=0) >= 0.5
         return early
 
-    def find_false(self) -> NDArray[np.bool_]:
+    def find_false_verdicts(self) -> NDArray[np.bool_]:
         """Return True for each decision that the full set of prompts contradicts (orders, pairs)."""
         return find_false_decisions(self.decisions.verdict, self.pairs, self.indifference)
 
     def measure_false_share(self) -> float:
         """Return the fraction of orders with at least one false decision."""
-        return float(self.find_false().any(axis=-1).mean())
+        return float(self.find_false_verdicts().any(axis=-1).mean())
 
 
 def find_false_decisions(
@@ -124,7 +124,7 @@ def rehearse(
         evidences = [compute_evidence(of_pair, options, 0, len(pairs)) for of_pair in differences]
         for indifference, decided in zip(indifferences, found, strict=True):
             of_pairs = [
-                with_indifference(one, of_pair, options, indifference, len(pairs))
+                add_indifference_evidence(one, of_pair, options, indifference, len(pairs))
                 for one, of_pair in zip(evidences, differences, strict=True)
             ]
             decided.append(decide_sequentially(of_pairs, options.alpha))
@@ -173,6 +173,5 @@ def _find_first_significant(differences: Floats) -> NDArray[np.int8]:
 
 @lru_cache
 def _find_critical_values(most: int) -> Floats:
-    """Return the two-sided critical values of Student's t for 0 to `most` prompts."""
     freedom = np.arange(-1, most)
     return np.where(freedom > 0, scipy.stats.t.ppf(1 - SIGNIFICANCE / 2, np.maximum(freedom, 1)), math.inf)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from plumbline.operators.base.bounds import Positive
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.base.sentences import ShownTable, names, number, percent, plural
+from plumbline.operators.base.sentences import ShownTable, format_names, format_number, format_percent, format_quantity
 from plumbline.operators.metaeval.judgement import PEOPLE
 from plumbline.operators.metaeval.ratings import average_ratings
 from plumbline.operators.report.rendering import format_diagnosis_markdown
@@ -117,12 +117,11 @@ def rehearse_all(config: RehearseConfig) -> Rehearsal:
     flat = list(chain.from_iterable(outcomes))
     labels = [measure_coverage(published, config.storage)] if (published := _list_releases(config)) else []
     by_pair = [_tabulate_pairs(of_judge) for of_judge in outcomes if of_judge[0].scores.by_pair]
-    tables = [_tabulate_false(flat, config), _tabulate_cost(flat, config), *by_pair, *labels]
+    tables = [_tabulate_false_decisions(flat, config), _tabulate_cost(flat, config), *by_pair, *labels]
     return Rehearsal([_describe_result(of_judge[0], config) for of_judge in outcomes], tables)
 
 
 def _list_releases(config: RehearseConfig) -> list[ProtocolConfig]:
-    """Return the releases in the folder of published files, or an empty list if the folder is not set."""
     return list(config.protocols.values()) if config.reference is not None else []
 
 
@@ -167,8 +166,6 @@ def _make_judge(
 
 
 class _Outcome(NamedTuple):
-    """One judge's result under one method."""
-
     scores: JudgeScores
     options: Adaptive
     results: Sequence[RehearsedDecisions]
@@ -194,7 +191,7 @@ def _rehearse_judge(scores: JudgeScores, options: Adaptive, config: RehearseConf
 
 def _name_indifferences(scores: JudgeScores, config: RehearseConfig) -> dict[str, float]:
     """Return the indifference margins above 0, in units of the judge's scores, keyed by their name in the table."""
-    own = config.adaptive.indifference_of(scores.judge)
+    own = config.adaptive.get_indifference(scores.judge)
     indifferences = {name_spread(spread): spread * scores.deviation for spread in config.spreads}
     return indifferences | ({"given": own} if own else {})
 
@@ -205,29 +202,27 @@ def name_spread(spread: float) -> str:
 
 
 def _describe_result(outcome: _Outcome, config: RehearseConfig) -> str:
-    """Describe in a sentence how many prompts would have been enough, and how often decisions were false."""
-    own = config.adaptive.indifference_of(outcome.scores.judge)
+    own = config.adaptive.get_indifference(outcome.scores.judge)
     found = outcome.results[-1 if own else 0]
     within = f" or find them within {own:g} of each other" if own else ""
-    wrong = f"In {percent(found.measure_false_share())} of {config.orders} orders a decision was false."
+    wrong = f"In {format_percent(found.measure_false_share())} of {config.orders} orders a decision was false."
     need = f"{_describe_need(found, within)} ({outcome.options.method})"
     return f"{outcome.scores.source}, {outcome.scores.judge}: {need}. {wrong}"
 
 
 def _describe_need(found: RehearsedDecisions, within: str) -> str:
-    """Describe in a sentence how many prompts decide the pairs, and which pairs need all prompts."""
     early = found.find_early_pairs()
     late = [f"{pair.a} and {pair.b}" for pair, known in zip(found.pairs, early, strict=True) if not known]
     needed = math.ceil(found.prompts * float(found.measure_cost()[:, early].max(axis=1, initial=0).mean()))
-    pairs = f"{'the other' if late else 'all'} {plural(int(early.sum()), 'pair')}"
+    pairs = f"{'the other' if late else 'all'} {format_quantity(int(early.sum()), 'pair')}"
     enough = f"{needed} of {found.prompts} prompts are enough to decide {pairs}{within}, on average"
     if not late:
         return enough
-    lacking = f"it takes all {found.prompts} prompts or more to decide between {names(late)}{within}"
+    lacking = f"it takes all {found.prompts} prompts or more to decide between {format_names(late)}{within}"
     return f"{lacking}; {enough}" if early.any() else lacking
 
 
-def _tabulate_false(outcomes: Sequence[_Outcome], config: RehearseConfig) -> ShownTable:
+def _tabulate_false_decisions(outcomes: Sequence[_Outcome], config: RehearseConfig) -> ShownTable:
     return ShownTable(
         "False decisions",
         f"Share of {config.orders} random orders with at least one false decision about any pair; betting guarantees "
@@ -236,47 +231,46 @@ def _tabulate_false(outcomes: Sequence[_Outcome], config: RehearseConfig) -> Sho
         f"Student's t-test at 5% after every prompt from number {MIN_NAIVE_PROMPTS} on, stopping at the first "
         "significant result; the share of pairs is in parentheses.",
         ("scores", "judge", "method", "pairs", "prompts", "as scored", "tied", "naive, as scored", "naive, tied"),
-        [_make_false_row(outcome, config) for outcome in outcomes],
+        [_make_false_decisions_row(outcome, config) for outcome in outcomes],
     )
 
 
-def _make_false_row(outcome: _Outcome, config: RehearseConfig) -> tuple[str, ...]:
+def _make_false_decisions_row(outcome: _Outcome, config: RehearseConfig) -> tuple[str, ...]:
     scores = outcome.scores
-    shares = [percent(found.measure_false_share()) for found in (outcome.results[0], outcome.tied_result)]
+    shares = [format_percent(found.measure_false_share()) for found in (outcome.results[0], outcome.tied_result)]
     looked = [_measure_naive(pairs, scores, config) for pairs in (scores.pairs, equalise_means(scores.pairs))]
     return (*outcome.row, str(len(scores.pairs)), str(len(scores.labels)), *shares, *looked)
 
 
 def _measure_naive(pairs: Sequence[GeneratorPair], scores: JudgeScores, config: RehearseConfig) -> str:
     false = find_false_decisions(decide_naively(pairs, scores.labels, config.orders, config.adaptive.seed), pairs, 0)
-    return f"{percent(float(false.any(axis=-1).mean()))} ({percent(float(false.mean()))})"
+    return f"{format_percent(float(false.any(axis=-1).mean()))} ({format_percent(float(false.mean()))})"
 
 
 def _tabulate_cost(outcomes: Sequence[_Outcome], config: RehearseConfig) -> ShownTable:
     zones = list(dict.fromkeys(name for outcome in outcomes for name in _name_indifferences(outcome.scores, config)))
     return ShownTable(
         "Cost by indifference",
-        "Share of the prompts, and so of the images, after which every pair is decided or found to differ by no more "
-        f"than the indifference: mean over {config.orders} orders. Indifferences are in standard deviations of the "
-        "judge's scores (column sd). Without an indifference, the cost is that of the closest pair.",
+        "Share of the prompts, and so of the images, after which every pair is decided or found to differ by at most "
+        f"the indifference. Values are means over {config.orders} orders. Indifferences are in standard deviations "
+        "of the judge's scores (column sd). Without an indifference, the cost is that of the closest pair.",
         ("scores", "judge", "method", "sd", "none", *zones),
         [_make_cost_row(outcome, zones, config) for outcome in outcomes],
     )
 
 
 def _make_cost_row(outcome: _Outcome, zones: Sequence[str], config: RehearseConfig) -> tuple[str, ...]:
-    shares = [percent(float(found.measure_total_cost().mean())) for found in outcome.results]
+    shares = [format_percent(float(found.measure_total_cost().mean())) for found in outcome.results]
     by_name = dict(zip(_name_indifferences(outcome.scores, config), shares[1:], strict=True))
     return (
         *outcome.row,
-        number(outcome.scores.deviation),
+        format_number(outcome.scores.deviation),
         shares[0],
         *(by_name.get(name, EMPTY_CELL) for name in zones),
     )
 
 
 def _tabulate_pairs(outcomes: Sequence[_Outcome]) -> ShownTable:
-    """Return a table of one judge's pairs with their cost under each method."""
     scores = outcomes[0].scores
     ordered = sorted(range(len(scores.pairs)), key=lambda place: -abs(scores.pairs[place].difference))
     used = [outcome.results[0].measure_cost() for outcome in outcomes]
@@ -284,17 +278,17 @@ def _tabulate_pairs(outcomes: Sequence[_Outcome]) -> ShownTable:
     for rank, place in enumerate(ordered, start=1):
         pair = scores.pairs[place]
         costs = [
-            percent(float(share.mean()))
+            format_percent(float(share.mean()))
             for of_method in used
             for share in (of_method[:, place], of_method[:, ordered[:rank]].max(axis=1))
         ]
         both = str(int(np.isfinite(pair.differences).sum()))
-        rows.append((f"{pair.a}, {pair.b}", both, number(abs(pair.difference)), *costs))
+        rows.append((f"{pair.a}, {pair.b}", both, format_number(abs(pair.difference)), *costs))
     heads = [name for outcome in outcomes for name in (f"{outcome.options.method}: this pair", "with all above it")]
     return ShownTable(
         f"Pair by pair: {' '.join(filter(None, (scores.source, scores.judge)))}",
-        "Share of the prompts after which this pair is decided, without indifference, and after which this pair and "
-        "all pairs with a larger difference are decided.",
+        "Share of the prompts after which this pair is decided, without indifference. With all above it: the share "
+        "after which all pairs with a larger difference are decided, too.",
         ("pair", "prompts of both", "difference", *heads),
         rows,
     )

@@ -14,19 +14,19 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass as checked
 
 from plumbline.operators.base.errors import PlumblineError
-from plumbline.pipelines.base.storage import Place, readable_errors
+from plumbline.pipelines.base.storage import Place, convert_read_errors
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.store.checksums import encode_json
 from plumbline.pipelines.store.store import encode_table
 from plumbline.plugins.rating.answers import (
     Answer,
     BadAnswer,
-    Note,
-    Repeat,
+    NoteText,
+    RepeatNumber,
     RevisionNumber,
     Seconds,
     TaskId,
-    Version,
+    VersionNumber,
     encode_answer,
 )
 from plumbline.plugins.rating.designs import (
@@ -39,7 +39,7 @@ from plumbline.plugins.rating.designs import (
     open_originals,
 )
 from plumbline.plugins.rating.open_queue import open_queue
-from plumbline.plugins.rating.order import Turn, draw_image_order
+from plumbline.plugins.rating.order import RaterTurn, draw_image_order
 from plumbline.plugins.rating.question_templates import TEMPLATES, find_problem
 from plumbline.plugins.rating.queue import Queue
 from plumbline.plugins.rating.rate_config import RateConfig
@@ -71,7 +71,7 @@ REFRESH_SECONDS = 1.0
 """Time in seconds after which the study's folder is listed again to find answers from other servers."""
 MIN_TIMED_ANSWERS = 5
 """Minimum number of timed answers for an estimate of the remaining time."""
-Report = Callable[[str], None]
+WarningPrinter = Callable[[str], None]
 """Function that prints a warning."""
 
 
@@ -90,12 +90,12 @@ class SentAnswer:
     """An answer as sent by a rater's page."""
 
     task_id: TaskId
-    repeat: Repeat = 0
+    repeat: RepeatNumber = 0
     revision: RevisionNumber = 0
-    version: Version
+    version: VersionNumber
     rater: str
     answer: Any
-    note: Note = ""
+    note: NoteText = ""
     seconds: Seconds
 
 
@@ -111,7 +111,7 @@ class RaterProgress(NamedTuple):
     """A rater's progress and next turns."""
 
     version: int
-    turns: Sequence[Turn]
+    turns: Sequence[RaterTurn]
     done: int
     total: int
     remaining_minutes: float | None
@@ -132,7 +132,7 @@ class OpenVersion(NamedTuple):
 class Study:
     """A study as used by its server; other servers may add answers at the same time."""
 
-    def __init__(self, place: Place, config: RateConfig, report: Report) -> None:
+    def __init__(self, place: Place, config: RateConfig, report: WarningPrinter) -> None:
         """Open the study's newest version; raise PlumblineError if it cannot be read."""
         self.place = place
         self.answers = AnswerReader(place)
@@ -199,8 +199,9 @@ class Study:
         left = len(opened.queue.list_open_tasks(answers, rater))
         return RaterProgress(opened.version, turns, len(own), len(own) + left, _estimate_minutes(own, left))
 
-    def _find_complete_turns(self, answers: Sequence[Answer], rater: str, count: int) -> tuple[OpenVersion, list[Turn]]:
-        """Return the next turns whose images all exist, and the version they belong to."""
+    def _find_complete_turns(
+        self, answers: Sequence[Answer], rater: str, count: int
+    ) -> tuple[OpenVersion, list[RaterTurn]]:
         while True:
             opened = self._served
             turns = opened.queue.choose_turns(answers, rater, count)
@@ -208,7 +209,6 @@ class Study:
                 return opened, turns
 
     def _omit_if_incomplete(self, opened: OpenVersion, task: Task) -> bool:
-        """Omit the task and return True if one of its images is missing."""
         problem = opened.images.find_problem(task)
         if problem is None:
             return False
@@ -232,7 +232,7 @@ class Study:
         """
         self.refresh(sent.rater)
         opened = self._served
-        task = self._check(sent, opened)
+        task = self._check_answer(sent, opened)
         answer = Answer(
             version=opened.version,
             task_id=task.task_id,
@@ -251,7 +251,7 @@ class Study:
         )
         key, place = make_key(answer), self.place / make_answer_path(make_key(answer), sent.revision)
         if sent.revision > (following := self.answers.find_next_revision(key)):
-            raise RefusedAnswer(400, f"revision: expected at most {following}, got {sent.revision}")
+            raise RefusedAnswer(400, f"revision: expected at most {following}, got {sent.revision}; reload the page")
         new = place.create(encode_answer(answer))
         try:
             stored = Revision(sent.revision, answer) if new else read_revision(place, sent.revision)
@@ -262,13 +262,15 @@ class Study:
         self.answers.add(stored)
         if not _are_equal(stored.answer, answer):
             message = f"another answer is already stored as revision {sent.revision}; to change it, send revision"
-            raise RefusedAnswer(409, f"{message} {self.answers.find_next_revision(key)}", self.answers.find_last(key))
+            raise RefusedAnswer(
+                409, f"{message} {self.answers.find_next_revision(key)}", self.answers.find_last_revision(key)
+            )
         return StoredAnswer(stored, new)
 
     def add_imported(self, answer: Answer) -> bool:
         """Store an imported answer as the next revision; return False if the last stored revision is equal or newer."""
         key = make_key(answer)
-        last = self.answers.find_last(key)
+        last = self.answers.find_last_revision(key)
         if last is not None and (last.answer.at >= answer.at or _are_equal(last.answer, answer)):
             return False
         revision = self.answers.find_next_revision(key)
@@ -277,16 +279,23 @@ class Study:
         self.answers.add(Revision(revision, answer))
         return True
 
-    def _check(self, sent: SentAnswer, opened: OpenVersion) -> Task:
-        """Return the task that was answered; raise RefusedAnswer if it does not exist or the answer is not valid."""
+    def _check_answer(self, sent: SentAnswer, opened: OpenVersion) -> Task:
+        """Return the task that was answered.
+
+        Raises RefusedAnswer if the task does not exist or has a missing image, or if the answer is not valid.
+        """
         version = opened.version
         task = opened.tasks.get(sent.task_id)
         if task is None and sent.version != version:
             raise RefusedAnswer(
-                409, f"this task is from version {sent.version} of the study, but the current version is {version}"
+                409,
+                f"the task is from version {sent.version} of the study, which now has version {version}; reload the "
+                "page",
             )
         if task is None:
-            raise RefusedAnswer(404, f"version {version} of the study does not contain task {sent.task_id}")
+            raise RefusedAnswer(
+                404, f"version {version} of the study does not contain task {sent.task_id}; reload the page"
+            )
         if task.task_id in self.omitted:
             raise RefusedAnswer(410, IMAGE_MISSING_MESSAGE)
         if (problem := find_problem(TEMPLATES[task.template], sent.answer, task.scope)) is not None:
@@ -294,13 +303,13 @@ class Study:
         return task
 
 
-def open_study(config: RateConfig, report: Report) -> Study:
+def open_study(config: RateConfig, report: WarningPrinter) -> Study:
     """Open the configured study. Create it if it does not exist, or add a new version if its tasks have changed.
 
     Raises ConfigError if there is nothing to ask, SourceError if a file of the study is damaged.
     """
     place = locate_study(config)
-    with readable_errors(place, "study"):
+    with convert_read_errors(place, "study"):
         (place / MARKER_FILE).create_mark(b'{"plumbline_study": 1}\n')
     versions = list_versions(place)
     own = read_version(place, versions[-1]) if versions else None

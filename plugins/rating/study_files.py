@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from plumbline.operators.base.errors import SourceError
-from plumbline.pipelines.base.storage import Place, first_line, readable_errors
+from plumbline.pipelines.base.storage import Place, convert_read_errors, get_first_line
 from plumbline.pipelines.metaeval.releases.sheets import list_files, read_content, read_sheet, read_text
 from plumbline.pipelines.store.checksums import DamagedError, decode_json
 from plumbline.plugins.rating.answers import DAMAGED_ANSWER_REMEDY, TASK_ID_PATTERN, Answer, parse_answer
@@ -77,7 +77,9 @@ def read_version(place: Place, version: int) -> StudyVersion:
     try:
         content = decode_json(read_text(design))["design"]
     except (DamagedError, ValueError, KeyError, TypeError) as error:
-        raise SourceError(f"{design}: the study's design is damaged ({first_line(error)}); restore the file") from error
+        raise SourceError(
+            f"{design}: the study's design is damaged ({get_first_line(error)}); restore the file"
+        ) from error
     return StudyVersion(version, content, read_tasks(place, version))
 
 
@@ -88,7 +90,7 @@ def read_tasks(place: Place, version: int) -> list[Task]:
         return decode_tasks(read_sheet(file).table)
     except SourceError as error:
         if isinstance(error.__cause__, DamagedError | pa.ArrowException):
-            problem = first_line(error.__cause__)
+            problem = get_first_line(error.__cause__)
             raise SourceError(f"{file}: the study's tasks are damaged ({problem}); restore the file") from error
         raise
 
@@ -96,7 +98,7 @@ def read_tasks(place: Place, version: int) -> list[Task]:
 def read_answers(place: Place) -> list[Answer]:
     """Return the last revision of each answer to any version of a study, ordered by time.
 
-    Raises SourceError with the name of a damaged or foreign file.
+    Raises SourceError naming the first file that is damaged or is not an answer of the study.
     """
     answers = AnswerReader(place)
     answers.refresh()
@@ -124,7 +126,7 @@ class AnswerReader:
         Raises ConfigError if the folder cannot be listed.
         """
         with self._refreshing:
-            with readable_errors(self._place, "study"):
+            with convert_read_errors(self._place, "study"):
                 names = [f"{rater}/{name}".lstrip("/") for name, _ in (self._place / rater).files()]
             new = [name for name in names if name not in self._seen]
             with ThreadPoolExecutor(MAX_PARALLEL_READS) as pool:
@@ -144,10 +146,10 @@ class AnswerReader:
                 self._last[key] = stored
 
     def find_next_revision(self, key: AnswerKey) -> int:
-        """Return the number of the first revision that has no file."""
+        """Return the number that follows the highest revision with a file; 0 if there is no revision."""
         return self._newest.get(key, -1) + 1
 
-    def find_last(self, key: AnswerKey) -> Revision | None:
+    def find_last_revision(self, key: AnswerKey) -> Revision | None:
         return self._last.get(key)
 
     def note_revision(self, key: AnswerKey, revision: int) -> None:

@@ -5,13 +5,13 @@ from collections.abc import Container, Iterator
 from typing import Any
 
 from plumbline.operators.base.errors import SourceError
-from plumbline.operators.base.sentences import plural
+from plumbline.operators.base.sentences import format_quantity
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.metaeval.releases.release import LIKERT, Part, Release, Word, released, split_words
 from plumbline.plugins.rating import study_files
 from plumbline.plugins.rating.answers import Answer
 from plumbline.plugins.rating.numbers import PartNumbers, convert_to_numbers
-from plumbline.plugins.rating.question_templates import INVALID, TEMPLATES, WHOLE_ANSWERS
+from plumbline.plugins.rating.question_templates import INVALID, TEMPLATES, UNIVERSAL_ANSWERS
 from plumbline.plugins.rating.tasks import Task
 
 RATING_NAMES = {
@@ -48,10 +48,12 @@ def read_study(place: Place) -> Release:
     counts = Counter(reason for reason in reasons if reason is not None)
     earlier = sum(answer.version != study.version for answer in used)
     counts[f"of earlier versions of the study, kept: version {study.version} asks the same"] = earlier
-    notes = [f"{plural(count, 'answer')} {reason}" for reason, count in counts.items() if count]
+    notes = [f"{format_quantity(count, 'answer')} {reason}" for reason, count in counts.items() if count]
     whole = Counter(answer.answer for answer in used if isinstance(answer.answer, str))
     notes += [
-        f"{plural(whole[name], 'answer')} {name.replace('_', ' ')}: no rating" for name in WHOLE_ANSWERS if whole[name]
+        f"{format_quantity(whole[name], 'answer')} {name.replace('_', ' ')}: no rating"
+        for name in UNIVERSAL_ANSWERS
+        if whole[name]
     ]
     rows = [(answer, tasks[answer.task_id], convert_to_numbers(answer, tasks[answer.task_id])) for answer in used]
     return released(

@@ -35,8 +35,8 @@ class TaskImages:
         self._decoding = BoundedSemaphore(MAX_CONCURRENT_DECODES)
         thumbnail = partial(encode_thumbnail, side=MAX_IMAGE_SIDE, max_bytes=MAX_IMAGE_BYTES)
         sources = partial(encode_sources, side=MAX_IMAGE_SIDE, max_bytes=MAX_IMAGE_BYTES)
-        self._image = lru_cache(MAX_CACHED_IMAGES)(partial(self._make, thumbnail))
-        self._sources = lru_cache(MAX_CACHED_IMAGES)(partial(self._make, sources, edited=True))
+        self._image = lru_cache(MAX_CACHED_IMAGES)(partial(self._make_or_raise, thumbnail))
+        self._sources = lru_cache(MAX_CACHED_IMAGES)(partial(self._make_or_raise, sources, edited=True))
 
     def read_image(self, task: Task, number: int) -> bytes | RowError:
         """Return an image of a task as WebP, or an error."""
@@ -46,7 +46,10 @@ class TaskImages:
             return missing.error
 
     def read_sources(self, task: Task) -> Sequence[bytes | RowError]:
-        """Return the source images of a task's edited images, each as WebP or an error; empty if nothing was edited."""
+        """Return the source images of a task's first image, each as WebP or an error.
+
+        The result is empty if nothing was edited, or if the image is missing.
+        """
         try:
             return self._sources(*_locate_image(task, 0))
         except _ImageMissing:
@@ -57,7 +60,7 @@ class TaskImages:
         shown = [*(self.read_image(task, number) for number in range(len(task.places))), *self.read_sources(task)]
         return next((image.message for image in shown if isinstance(image, RowError)), None)
 
-    def _make(
+    def _make_or_raise(
         self, make: MakeImage[Made], key: ImageKey, prompt_id: str, shard: str, row: int, *, edited: bool = False
     ) -> Made:
         with self._decoding:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from plumbline.operators.base import rows
 from plumbline.operators.base.schemas import TASKS
-from plumbline.plugins.rating.question_templates import Scope
+from plumbline.plugins.rating.question_templates import AnswerScope
 
 
 class TaskQuestion(NamedTuple):
@@ -48,9 +48,9 @@ class Task:
     """Location of each image."""
 
     @property
-    def scope(self) -> Scope:
+    def scope(self) -> AnswerScope:
         """The words and questions that an answer must cover."""
-        return Scope(len(self.words), [question.question_id for question in self.questions])
+        return AnswerScope(len(self.words), [question.question_id for question in self.questions])
 
 
 def hash_task(

@@ -26,7 +26,7 @@ from plumbline.plugins.reward_server.wires.multipart import MULTIPART_MEDIA_TYPE
 from plumbline.plugins.reward_server.wires.table import WIRES, find_wires
 from plumbline.plugins.reward_server.wires.wire import (
     JSON_MEDIA_TYPE,
-    REQUEST_PART,
+    REQUEST_PART_NAME,
     Reply,
     ScoreRequest,
     Served,
@@ -122,8 +122,10 @@ def _describe_post(wires: Sequence[Wire]) -> dict[str, Any]:
     part_names = [name for wire in wires for name in wire.parts]
     if part_names:
         files = {"type": "array", "items": {"type": "string", "format": "binary"}}
-        fields = {REQUEST_PART: {"type": "object"}, **dict.fromkeys(part_names, files)}
-        content[MULTIPART_MEDIA_TYPE] = {"schema": {"type": "object", "properties": fields, "required": [REQUEST_PART]}}
+        fields = {REQUEST_PART_NAME: {"type": "object"}, **dict.fromkeys(part_names, files)}
+        content[MULTIPART_MEDIA_TYPE] = {
+            "schema": {"type": "object", "properties": fields, "required": [REQUEST_PART_NAME]}
+        }
     replies = _describe_content([wire.reply_form for wire in wires if wire.form is not None])
     refusals = {status: {"description": text} for status, text in REFUSAL_DESCRIPTIONS.items()}
     return {
@@ -172,8 +174,6 @@ class RefusedRequest(PlumblineError):
 
 @dataclass(slots=True)
 class _Call:
-    """State of a request that is being handled."""
-
     wire: Wire
     """Wire of the request. Until the body is parsed, this is the last of the wires that share the path."""
     size: int = 0
@@ -215,7 +215,7 @@ class RequestHandler:
         begun, wires = time.perf_counter(), find_wires(request.scope["path"])
         call = _Call(wires[-1])
         try:
-            reply, retry_after = await self._answer(request, wires, call), self.service.estimate_wait()
+            reply, retry_after = await self._answer_request(request, wires, call), self.service.estimate_wait()
         except RetryLater as error:
             reply, retry_after = call.wire.refuse(error.status, str(error)), error.retry_after
             call.unfinished = error.unfinished
@@ -223,21 +223,21 @@ class RequestHandler:
             status = error.status if isinstance(error, RefusedRequest) else 400
             reply, retry_after = call.wire.refuse(status, str(error)), 1
         finally:
-            asyncio.gather(*call.unfinished).add_done_callback(lambda _: self._release(call))
+            asyncio.gather(*call.unfinished).add_done_callback(lambda _: self._release_body(call))
         self.counts.requests.labels(call.wire.name, reply.status).inc()
         self.counts.seconds.labels(call.wire.name).observe(time.perf_counter() - begun)
         return _make_response(reply, retry_after)
 
-    async def _answer(self, request: Request, wires: Sequence[Wire], call: _Call) -> Reply:
+    async def _answer_request(self, request: Request, wires: Sequence[Wire], call: _Call) -> Reply:
         self._require_token(request)
         media = request.headers.get("content-type", JSON_MEDIA_TYPE)
         with self.counts.time_part("read"):
             body = await self._read_body(request, call)
         with self.counts.time_part("parse"):
             if len(body) >= MIN_BYTES_FOR_THREAD:
-                images = await asyncio.to_thread(self._parse, wires, body, media, call)
+                images = await asyncio.to_thread(self._parse_body, wires, body, media, call)
             else:
-                images = self._parse(wires, body, media, call)
+                images = self._parse_body(wires, body, media, call)
             images = [
                 image if image.path is None else await self._read_video(image, image.path, call) for image in images
             ]
@@ -257,13 +257,14 @@ class RequestHandler:
         """Raise RefusedRequest unless the request has the token, as a bearer token or as the password in the URL."""
         if self.token is not None and not has_token(self.token, request.headers.get("authorization", "")):
             raise RefusedRequest(
-                401, "expected the service's token: Authorization: Bearer, or http://x:TOKEN@host:port"
+                401,
+                "expected the service's token; send it as Authorization: Bearer TOKEN, or in the URL http://x:TOKEN@host:port",
             )
 
     async def _read_body(self, request: Request, call: _Call) -> bytes:
-        """Return the request's body; stop reading as soon as a size limit is exceeded."""
+        """Return the request's body; raise RefusedRequest as soon as a limit of size or time is exceeded."""
         if request.headers.get("content-encoding", "identity") != "identity":
-            raise RefusedRequest(415, "expected a body without Content-Encoding")
+            raise RefusedRequest(415, "expected a body without Content-Encoding; send it uncompressed")
         announced = request.headers.get("content-length", "0")
         if not announced.isdigit() or int(announced) > self.load.max_body:
             raise RefusedRequest(413, f"expected a body of at most {self.load.max_body} bytes; send fewer images")
@@ -274,7 +275,9 @@ class RequestHandler:
                     self._count_bytes(len(chunk), call)
                     chunks.append(chunk)
         except TimeoutError as error:
-            raise RefusedRequest(408, f"expected a body within {BODY_TIMEOUT:g} seconds") from error
+            raise RefusedRequest(
+                408, f"expected a body within {BODY_TIMEOUT:g} seconds; send fewer images at a time"
+            ) from error
         except ClientDisconnect as error:
             raise RefusedRequest(400, "the client disconnected") from error
         return b"".join(chunks)
@@ -289,10 +292,10 @@ class RequestHandler:
         if self.bodies > self.load.max_bodies:
             raise RetryLater(429, "too many requests are waiting; retry later", self.service.estimate_wait())
 
-    def _release(self, call: _Call) -> None:
+    def _release_body(self, call: _Call) -> None:
         self.bodies -= call.size
 
-    def _parse(self, wires: Sequence[Wire], body: bytes, media: str, call: _Call) -> list[ScoreRequest]:
+    def _parse_body(self, wires: Sequence[Wire], body: bytes, media: str, call: _Call) -> list[ScoreRequest]:
         """Parse a request's body with the first wire that accepts it, and return a ScoreRequest for each image."""
         document = wires[0].parse(body, media)
         call.wire = next(wire for wire in wires if wire.accepts(document))
@@ -358,7 +361,6 @@ class RequestHandler:
 
 
 def _check_prompt(image: ScoreRequest) -> ScoreRequest:
-    """Add an error to the request if its prompt cannot be used."""
     empty = isinstance(image.prompt, str) and not image.prompt.strip()  # some metrics score an image without a prompt
     error = None if empty else find_prompt_error(image.prompt)
     return image if error is None else image._replace(prompt="", error=image.error or error)

@@ -13,8 +13,8 @@ IMAGE_SIDE = 384
 """Width and height of the images in pixels."""
 SHAPE_RADIUS = 54
 """Radius of the shape in pixels."""
-OVERSAMPLING = 4
-BACKGROUND = (245, 245, 245)
+OVERSAMPLING_FACTOR = 4
+BACKGROUND_COLOUR = (245, 245, 245)
 SHAPE_BY_PROMPT: Mapping[str, tuple[str, int]] = {
     "a red circle": ("#d62728", 60),
     "a blue square": ("#1f5adc", 4),
@@ -68,14 +68,14 @@ def draw_image(prompt: str, copy: str = "") -> bytes:
 @cache
 def _draw_matching_image(prompt: str) -> Image.Image:
     if prompt in SIGN_TEXT_BY_PROMPT:
-        canvas = Image.new("RGB", (IMAGE_SIDE, IMAGE_SIDE), BACKGROUND)
+        canvas = Image.new("RGB", (IMAGE_SIDE, IMAGE_SIDE), BACKGROUND_COLOUR)
         font = ImageFont.load_default(FONT_SIZE)
         ImageDraw.Draw(canvas).text(
             (IMAGE_SIDE / 2, IMAGE_SIDE / 2), SIGN_TEXT_BY_PROMPT[prompt], fill="black", font=font, anchor="mm"
         )
         return canvas
     colour, corners = SHAPE_BY_PROMPT[prompt]
-    side, radius = IMAGE_SIDE * OVERSAMPLING, SHAPE_RADIUS * OVERSAMPLING
-    canvas = Image.new("RGB", (side, side), BACKGROUND)
+    side, radius = IMAGE_SIDE * OVERSAMPLING_FACTOR, SHAPE_RADIUS * OVERSAMPLING_FACTOR
+    canvas = Image.new("RGB", (side, side), BACKGROUND_COLOUR)
     ImageDraw.Draw(canvas).regular_polygon((side // 2, side // 2, radius), corners, fill=colour)
     return canvas.resize((IMAGE_SIDE, IMAGE_SIDE), Image.Resampling.BOX)

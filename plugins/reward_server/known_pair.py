@@ -14,7 +14,10 @@ class PairScores(NamedTuple):
     good: float | None
     bad: float | None
     ordered: bool | None
-    """True if the metric prefers the matching image. None if the metric does not rank images or a score is missing."""
+    """True if the metric prefers the matching image.
+
+    None if the metric does not rank images or does not read prompts, or if a score is missing.
+    """
     error: str | None = None
 
     def __str__(self) -> str:
@@ -42,15 +45,16 @@ async def score_known_pair(score: ScoreBatch, served: Served) -> KnownPair:
 
 
 async def _score_group(score: ScoreBatch, served: Served, names: Sequence[str], needs: Sequence[Need]) -> KnownPair:
-    """Return the scores of the two known images by those metrics, `names`, that need the same inputs, `needs`."""
+    """Score the matching and the other image by the metrics `names`, which all need the inputs `needs`."""
     prompt, other = select_prompts(needs)[:2]
-    metrics = served.metrics_to_compute(names)
+    metrics = served.find_metrics_to_compute(names)
     requests = [make_request(prompt, [shown], metrics, needs) for shown in (prompt, other)]
     try:
-        good, bad = map(served.with_reward, await score(requests, metrics))
+        good, bad = map(served.add_reward, await score(requests, metrics))
     except Exception as error:
         return dict.fromkeys(names, PairScores(None, None, None, f"{type(error).__name__}: {error}"))
-    return {name: _compare_scores(good[name], bad[name], served.find_order(name)) for name in names}
+    orders = {name: 0 if name in served.promptless else served.find_order(name) for name in names}
+    return {name: _compare_scores(good[name], bad[name], orders[name]) for name in names}
 
 
 def _compare_scores(good: MetricAnswer, bad: MetricAnswer, order: int) -> PairScores:

@@ -1,4 +1,4 @@
-"""Checks a reward server over HTTP: that matching images score best, nulls, repeatability, latency and used inputs."""
+"""Checks over HTTP that a reward server's numbers are right and repeatable, use all inputs, and arrive quickly."""
 
 import json
 import uuid
@@ -38,7 +38,7 @@ ALL_REWARDS = "all"
 """Name used instead of a reward's name in findings about the whole server."""
 Outcome = Literal["ok", "fails", "unknown"]
 NEEDS_IN_ORDER: tuple[Need, ...] = get_args(Need)
-Extra = Literal["frames", "sources", "questions"]
+ExtraInput = Literal["frames", "sources", "questions"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +55,7 @@ class CheckRewardsConfig(BoundsChecked):
     """Order of each reward: 1 if higher is better, -1 if lower is better, 0 if neither is. Our own servers list the
     orders; for other servers the default is 1. On wires with one number per image, the reward is called `reward`.
     """
-    must_use: tuple[Extra, ...] = ()
+    must_use: tuple[ExtraInput, ...] = ()
     """Inputs that the server must not ignore: frames if it scores videos, sources if it scores edits, questions if
     requests contain them.
     """
@@ -79,7 +79,9 @@ class CheckRewardsConfig(BoundsChecked):
         BoundsChecked.__post_init__(self)
         check_known("wire", self.wire, KINDS)
         if not self.url.startswith(("http://", "https://")):
-            raise ConfigError(f"url: expected http://HOST:PORT or https://..., got {self.url!r}")
+            raise ConfigError(
+                f"url: expected an address with http:// or https://, got {self.url!r}; set url=http://HOST:PORT"
+            )
 
 
 class ServerError(PlumblineError):
@@ -162,7 +164,9 @@ def _read_body(response: "httpx.Response") -> bytes:
     for chunk in response.iter_bytes():
         body += chunk
         if len(body) > MAX_REPLY_BYTES:
-            raise ServerError(f"expected a reply of at most {MAX_REPLY_BYTES} bytes, got more")
+            raise ServerError(
+                f"expected a reply of at most {MAX_REPLY_BYTES} bytes, got more; check the address of the service"
+            )
     return bytes(body)
 
 
@@ -236,8 +240,8 @@ class Trial:
         """The server's answers for all pairs of a test prompt and a test image, ordered by prompt."""
         return self.ask(self.make_mixed_requests(len(self.prompts) ** 2))
 
-    def compare(self, answers: Sequence[Mapping[str, MetricAnswer]]) -> "Findings":
-        """Return a finding by reward: whether answers about the same image differ by no more than the tolerance."""
+    def compare(self, answers: Sequence[Mapping[str, MetricAnswer]]) -> "FindingByReward":
+        """Return a finding for each reward: whether answers about the same image are equal within the tolerance."""
         return {name: self._compare(name, [answer[name] for answer in answers]) for name in self.names}
 
     def _compare(self, name: str, answers: Sequence[MetricAnswer]) -> Finding:
@@ -251,11 +255,10 @@ class Trial:
         return Finding("ok" if difference <= allowed else "fails", details)
 
 
-Findings = Mapping[str, Finding]
+FindingByReward = Mapping[str, Finding]
 
 
 def _require_scores(answers: Sequence[MetricAnswer]) -> list[float] | Finding:
-    """Return the scores, or a failed finding if one is missing."""
     for answer in answers:
         if answer.score is None:
             reason = f"{answer.error.kind}: {answer.error.message}" if answer.error else "null"
@@ -263,7 +266,7 @@ def _require_scores(answers: Sequence[MetricAnswer]) -> list[float] | Finding:
     return [answer.score for answer in answers if answer.score is not None]
 
 
-def _check_order(trial: Trial) -> Findings:
+def _check_order(trial: Trial) -> FindingByReward:
     return {
         name: _check_matching_is_best(
             _require_scores([answer[name] for answer in trial.known_answers]), order, len(trial.prompts)
@@ -273,7 +276,7 @@ def _check_order(trial: Trial) -> Findings:
 
 
 def _check_matching_is_best(scores: list[float] | Finding, order: int, prompts: int) -> Finding:
-    """Check that the matching image has the best score for each prompt."""
+    """Return a finding for the reward: whether the matching image has the best score for each prompt."""
     if isinstance(scores, Finding):
         return scores
     if not order:
@@ -286,8 +289,11 @@ def _check_matching_is_best(scores: list[float] | Finding, order: int, prompts: 
     return Finding("ok" if right == len(own) else "fails", details)
 
 
-def _check_nulls(trial: Trial) -> Findings:
-    """Check that broken images and sources get no number, both alone and in a batch with a valid image."""
+def _check_nulls(trial: Trial) -> FindingByReward:
+    """Return a finding for each reward: whether broken images and sources get no number.
+
+    They are sent both alone and in a batch with a valid image.
+    """
     valid = trial.make_fitting_request()
     broken = {"half a PNG": valid.images[0][: len(valid.images[0]) // 2], "text": b"no image", "no bytes": b""}
     requests = {name: valid._replace(images=(image,)) for name, image in broken.items()}
@@ -311,18 +317,18 @@ def _check_nulls(trial: Trial) -> Findings:
     return findings
 
 
-def _check_repeats(trial: Trial) -> Findings:
+def _check_repeats(trial: Trial) -> FindingByReward:
     return trial.compare([trial.ask([trial.make_fitting_request()])[0] for _ in range(3)])
 
 
-def _check_batches(trial: Trial) -> Findings:
-    """Check that an image alone gets the same score as when it is the first or last image of a batch."""
+def _check_batches(trial: Trial) -> FindingByReward:
+    """Return a finding for each reward: whether an image scores the same alone and as the first or last in a batch."""
     alone, first, last = (trial.make_fitting_request() for _ in range(3))
     batch = trial.ask([first, *trial.make_mixed_requests(trial.config.batch - 2), last])
     return trial.compare([*trial.ask([alone]), batch[0], batch[-1]])
 
 
-def _check_latency(trial: Trial) -> Findings:
+def _check_latency(trial: Trial) -> FindingByReward:
     """Return a finding with the median latencies of one image and of a batch; unknown if a score is missing.
 
     Earlier checks have already warmed up the server.
@@ -343,7 +349,7 @@ def _time_request(trial: Trial, size: int) -> float:
     return perf_counter() - begun
 
 
-def _check_unknown_reward(trial: Trial) -> Findings:
+def _check_unknown_reward(trial: Trial) -> FindingByReward:
     if trial.server.wire.rewards_page is None:
         return {ALL_REWARDS: Finding("unknown", "requests in this format do not name a reward")}
     (answer,) = trial.ask([trial.make_fitting_request()._replace(metrics=(UNKNOWN_REWARD,))])
@@ -355,28 +361,32 @@ def _check_unknown_reward(trial: Trial) -> Findings:
     }
 
 
-def _check_frames(trial: Trial) -> Findings:
-    """Check that adding a second frame that does not match the prompt changes the number."""
+def _check_frames(trial: Trial) -> FindingByReward:
+    """Return a finding for each reward: whether the number changes if the second frame does not match the prompt."""
     prompt, other = trial.prompts[:2]
-    return _check_use(trial, "frames", *(trial.make_request(prompt, prompt, second) for second in (prompt, other)))
+    return _check_input_is_used(
+        trial, "frames", *(trial.make_request(prompt, prompt, second) for second in (prompt, other))
+    )
 
 
-def _check_sources(trial: Trial) -> Findings:
-    """Check that the number changes if the source is replaced with the edited image."""
+def _check_sources(trial: Trial) -> FindingByReward:
+    """Return a finding for each reward: whether the number changes if the edited image is sent as the source."""
     request, prompts = trial.make_fitting_request(), trial.prompts
     sources = [(draw_image(prompt, next(trial.copies)),) for prompt in (prompts[-1], prompts[0])]
-    return _check_use(trial, "sources", *(request._replace(sources=source) for source in sources))
+    return _check_input_is_used(trial, "sources", *(request._replace(sources=source) for source in sources))
 
 
-def _check_questions(trial: Trial) -> Findings:
-    """Check that the number changes if the question is about another image."""
+def _check_questions(trial: Trial) -> FindingByReward:
+    """Return a finding for each reward: whether the number changes if the question is about another image."""
     request = trial.make_fitting_request()
     requests = [request._replace(questions=make_questions(prompt)) for prompt in trial.prompts[:2]]
-    return _check_use(trial, "questions", *requests)
+    return _check_input_is_used(trial, "questions", *requests)
 
 
-def _check_use(trial: Trial, extra: Extra, fitting: ScoreRequest, unfitting: ScoreRequest) -> Findings:
-    """Return a finding by reward: whether two requests that differ only in one input get different numbers.
+def _check_input_is_used(
+    trial: Trial, extra: ExtraInput, fitting: ScoreRequest, unfitting: ScoreRequest
+) -> FindingByReward:
+    """Return a finding for each reward: whether two requests that differ only in one input get different numbers.
 
     If a request gets no number, the finding is `refused`. An input that is ignored or refused only fails the check if
     `must_use` lists it. If the server calls a request bad, there is one finding, `unknown`, for all rewards.
@@ -398,7 +408,7 @@ def _check_use(trial: Trial, extra: Extra, fitting: ScoreRequest, unfitting: Sco
     return findings
 
 
-CHECK_FUNCTIONS: Mapping[str, Callable[[Trial], Findings]] = {
+CHECK_FUNCTIONS: Mapping[str, Callable[[Trial], FindingByReward]] = {
     "order": _check_order,
     "nulls": _check_nulls,
     "same again": _check_repeats,
@@ -436,7 +446,7 @@ def _make_printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
-def _run_check(name: str, trial: Trial) -> Findings:
+def _run_check(name: str, trial: Trial) -> FindingByReward:
     try:
         findings = CHECK_FUNCTIONS[name](trial)
     except PlumblineError as error:

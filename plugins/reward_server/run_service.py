@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from plumbline.operators.base.errors import ConfigError, SourceError, install_remedy
+from plumbline.operators.base.errors import ConfigError, SourceError, format_install_remedy
 from plumbline.operators.metrics.metric import Metric, PackedMetric, TextInImageMetric
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
 from plumbline.operators.rewards.combination import REWARD_NAME, Reward
@@ -18,7 +18,7 @@ from plumbline.operators.stages.graph import check_image_inputs, list_source_met
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.plans.costs import try_services
 from plumbline.pipelines.plans.plan import Node, make_metric_recipes
-from plumbline.pipelines.rewards.baseline_scores import Baseline, read_baseline
+from plumbline.pipelines.rewards.baseline_scores import BaselineScores, read_baseline
 from plumbline.pipelines.sources.question_packs import check_choices, digest_pack, read_pack
 from plumbline.pipelines.sources.question_packs.pack import QuestionPack
 from plumbline.pipelines.sources.uris import UriReader
@@ -69,7 +69,7 @@ def find_nodes(config: ServeConfig) -> list[Node]:
     ]
 
 
-def find_served(config: ServeConfig, nodes: Sequence[Node], pack: QuestionPack | None = None) -> Served:
+def find_served_metrics(config: ServeConfig, nodes: Sequence[Node], pack: QuestionPack | None = None) -> Served:
     """Return the served metrics and the reward.
 
     The metrics have the same digests as scores of a sweep with the same metrics and models. Raises ConfigError if the
@@ -84,15 +84,17 @@ def find_served(config: ServeConfig, nodes: Sequence[Node], pack: QuestionPack |
     }
     lower_is_better = frozenset(name for name, metric in metrics.items() if metric.prefers_lower)
     unranked = frozenset(name for name, metric in metrics.items() if not metric.ranks)
+    promptless = frozenset(name for name, metric in metrics.items() if not metric.reads_prompt)
     needs = _find_needs(config, metrics)
     if config.reward is None or config.reward.single_metric is not None:
-        return Served(digests, config.find_reward(), lower_is_better, unranked, needs, watched=config.sentinel)
+        reward_name, watched = config.find_reward(), config.sentinel
+        return Served(digests, reward_name, lower_is_better, unranked, needs, None, watched, promptless)
     recipes = {name: digests[name] for name in config.reward.weights}
     baseline = _read_baseline(config, recipes, recipes) if config.reward.unit != "score" else None
     scales = {} if baseline is None else baseline.compute_scales(config.reward.unit)
     reward = Reward(config.reward, lower_is_better, scales)
     digests |= {REWARD_NAME: digest({"parts": recipes, **reward.describe()})}
-    return Served(digests, REWARD_NAME, lower_is_better, unranked, needs, reward, config.sentinel)
+    return Served(digests, REWARD_NAME, lower_is_better, unranked, needs, reward, config.sentinel, promptless)
 
 
 def _find_needs(config: ServeConfig, metrics: Mapping[str, Metric]) -> dict[Need, frozenset[str]]:
@@ -151,7 +153,7 @@ def serve(config: ServeConfig, ready: Callable[[str, KnownPair], None]) -> None:
 
     token, nodes = take_token(config.host, config.token_variable), find_nodes(config)
     pack = read_served_pack(config)
-    served = find_served(config, nodes, pack)
+    served = find_served_metrics(config, nodes, pack)
     try_services(nodes)
     sentinel = make_sentinel(config, served)
     with (
@@ -159,7 +161,7 @@ def serve(config: ServeConfig, ready: Callable[[str, KnownPair], None]) -> None:
         open_ray_session(ClusterConfig(address=config.address, pools={})),
         run_replicas(config, pack, open_question_store(config, nodes)) as handle,
     ):
-        _run(config, token, served, sentinel, listener, handle, ready)
+        _serve_requests(config, token, served, sentinel, listener, handle, ready)
 
 
 @contextmanager
@@ -170,7 +172,7 @@ def run_replicas(
     try:
         from ray import serve as ray_serve
     except ImportError as error:
-        raise ConfigError(f"expected Ray Serve; {install_remedy('serve')}") from error
+        raise ConfigError(f"expected Ray Serve; {format_install_remedy('serve')}") from error
     from plumbline.plugins.reward_server.replica import BATCHES_PER_REPLICA, Replica
 
     deployment = ray_serve.deployment(Replica).options(
@@ -191,14 +193,16 @@ def run_replicas(
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     name = f"plumbline-{uuid.uuid4().hex[:8]}"
     ray_serve.start(proxy_location="Disabled", logging_config={"log_level": "ERROR"})
-    bound = deployment.bind(config.scorer(), config.pool(), None if pack is None else pack.questions, written)
+    bound = deployment.bind(
+        config.make_scorer_config(), config.make_pool_config(), None if pack is None else pack.questions, written
+    )
     try:
         yield ray_serve.run(bound, name=name, route_prefix=None)
     finally:
         ray_serve.delete(name)
 
 
-def _run(
+def _serve_requests(
     config: ServeConfig,
     token: str | None,
     served: Served,
@@ -243,13 +247,12 @@ def make_sentinel(config: ServeConfig, served: Served) -> Sentinel | None:
         return None
     names = [reward, *config.sentinel]
     metrics = {name: config.metrics[name] for name in names if name in config.metrics}
-    baseline = _read_baseline(config, served.metrics_to_compute(names), served.metrics)
+    baseline = _read_baseline(config, served.find_metrics_to_compute(names), served.metrics)
     means = None if baseline is None else baseline.add_reward(served.combination).compute_prompt_means(names)
     return Sentinel(reward, metrics, config.sentinel_images, means)
 
 
-def _read_baseline(config: ServeConfig, metrics: Collection[str], recipes: Mapping[str, str]) -> Baseline | None:
-    """Return the scores of these metrics in the baseline run; None if no baseline is configured."""
+def _read_baseline(config: ServeConfig, metrics: Collection[str], recipes: Mapping[str, str]) -> BaselineScores | None:
     if config.baseline is None:
         return None
     used = {name: recipes[name] for name in metrics}

@@ -122,8 +122,8 @@ class ServeConfig(LoadConfig):
             raise ConfigError("metrics: expected at least one, got none; for example metric=[vqascore]")
         for name in list_caption_columns(self.metrics):
             raise ConfigError(
-                f"metrics.{name}: it needs captions of edits, which the service cannot receive; leave it out, or use "
-                "jobs.score or the scorer in Python (plugins/edits/README.md)"
+                f"metrics.{name}: the service cannot receive the captions of edits that it needs; leave it out, or "
+                "score with jobs.score or in Python (plugins/edits/README.md)"
             )
         self._check_reward()
         self._check_sentinel()
@@ -132,9 +132,9 @@ class ServeConfig(LoadConfig):
             raise ConfigError(
                 "expected max_waiting of at least max_request_images, and max_bodies of at least max_body, got "
                 f"max_waiting={self.max_waiting}, max_request_images={self.max_request_images}, "
-                f"max_bodies={self.max_bodies}, max_body={self.max_body}"
+                f"max_bodies={self.max_bodies}, max_body={self.max_body}; raise the lower one"
             )
-        self.scorer()
+        self.make_scorer_config()
 
     def _check_reward(self) -> None:
         unit = "score" if self.reward is None else self.reward.unit
@@ -142,7 +142,7 @@ class ServeConfig(LoadConfig):
             self.reward.check_parts(self.metrics)
         if unit != "score" and self.baseline is None:
             raise ConfigError(
-                f"reward.unit={unit}: expected baseline=RUN store=STORE, whose scores define the unit, got none"
+                f"reward.unit={unit}: expected a run that defines the unit, got none; set baseline=RUN store=STORE"
             )
         if unit == "score" and self.baseline is not None and not self.sentinel:
             raise ConfigError(
@@ -155,14 +155,16 @@ class ServeConfig(LoadConfig):
         parts = (reward,) if self.reward is None else self.reward.weights
         others = [name for name in self.metrics if name not in parts]
         if self.sentinel and reward is None:
-            raise ConfigError(f"sentinel: expected reward= as well, one of {', '.join(self.metrics)}, got none")
+            raise ConfigError(
+                f"sentinel: expected a reward as well, got none; set reward= to one of {', '.join(self.metrics)}"
+            )
         for name in self.sentinel:
             if name not in others:
                 raise ConfigError(
                     f"sentinel: expected one of {', '.join(others) or 'metrics besides the reward'}, got {name!r}"
                 )
 
-    def scorer(self) -> ScorerConfig:
+    def make_scorer_config(self) -> ScorerConfig:
         """Return the configuration of a replica's Scorer; raise ConfigError if a model cannot serve a metric."""
         return ScorerConfig(
             models=self.models,
@@ -173,7 +175,7 @@ class ServeConfig(LoadConfig):
             kept_prompts=self.kept_prompts,
         )
 
-    def pool(self) -> PoolConfig:
+    def make_pool_config(self) -> PoolConfig:
         """Return the resources that a replica needs."""
         return PoolConfig(
             num_cpus=self.num_cpus or 1.0,
@@ -184,9 +186,10 @@ class ServeConfig(LoadConfig):
         )
 
     def find_reward(self) -> str | None:
-        """Return the name of the reward for wires with one number per image, or None if there are several metrics.
+        """Return the name of the reward for wires with one number per image.
 
-        The name is that of a metric, or REWARD for a combination.
+        It is a metric's name, or `reward` for a combination. Returns None if several metrics are served and no reward
+        is configured.
         """
         if self.reward is not None:
             return self.reward.name

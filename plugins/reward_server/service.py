@@ -162,16 +162,19 @@ class Service:
             self.counters.count_answer(name, "cached")
         for name, answer in computed.items():
             self.counters.count_answer(name, "null" if answer.score is None else "scored")
-        answers = self.served.with_reward({**known, **computed})
+        answers = self.served.add_reward({**known, **computed})
         return {name: answers[name] for name in request.metrics}
 
     def _find_job(self, request: ScoreRequest) -> tuple[dict[str, MetricAnswer], _Job | None]:
-        """Return the scores of an image that are cached, and the job that computes the missing scores, if any."""
+        """Return the scores of an image that are cached, and the job that computes the missing scores, if any.
+
+        If the request has an error, every metric gets this error, and there is no job.
+        """
         if request.error is not None:
             return {name: MetricAnswer(None, request.error) for name in request.metrics}, None
         digest = _hash_request(request)
         names = self.sentinel.add_watched(request.metrics) if self.sentinel else request.metrics
-        needed = self.served.metrics_to_compute(names)
+        needed = self.served.find_metrics_to_compute(names)
         cached = {name: self.cache.get(self._make_key(digest, name)) for name in needed}
         known = {name: answer for name, answer in cached.items() if answer is not None}
         missing = tuple(name for name in needed if name not in known)
@@ -192,7 +195,7 @@ class Service:
     def _send_due_batches(self) -> None:
         """Send all batches that are due. Set a timer if other images are waiting although a replica is idle."""
         while batch := self._take_next_batch():
-            self.running.add(asyncio.ensure_future(self._run(batch)))
+            self.running.add(asyncio.ensure_future(self._score_batch_of_jobs(batch)))
         if self.timer is None and self.waiting and len(self.running) < self.load.replicas:
             self.timer = asyncio.get_running_loop().call_later(self.load.gather_seconds, self._on_timer)
 
@@ -226,7 +229,7 @@ class Service:
         waited = asyncio.get_running_loop().time() - batch[0].since
         return full or waited >= self.load.gather_seconds
 
-    async def _run(self, batch: list[_Job]) -> None:
+    async def _score_batch_of_jobs(self, batch: list[_Job]) -> None:
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         self.counters.count_batch(len(batch))
         begun = loop.time()
@@ -235,44 +238,43 @@ class Service:
         try:
             answers = await self.score_batch([job.request for job in batch], batch[0].metrics)
             for job, image_answers in zip(batch, answers, strict=True):
-                self._finish(job, image_answers)
+                self._set_answers(job, image_answers)
             self.seconds_per_image = (loop.time() - begun) / len(batch)
         except ReplicaDied:
-            self._repeat(batch)
+            self._queue_again(batch)
         except Exception as error:
             failure = RowError("model_failed", f"{type(error).__name__}: the batch failed; retry", retryable=True)
             for job in batch:
-                self._finish(job, {name: MetricAnswer(None, failure) for name in job.metrics})
+                self._set_answers(job, {name: MetricAnswer(None, failure) for name in job.metrics})
         finally:
             self.running.discard(task) if task else None
             if batch[0] is self.tested:
                 self.tested = None
         self._send_due_batches()  # skipped if the task is cancelled, because the loop is ending
 
-    def _repeat(self, batch: Sequence[_Job]) -> None:
+    def _queue_again(self, batch: Sequence[_Job]) -> None:
         """Put a dead replica's images at the front of the queue, but give up an image after `max_deaths` deaths."""
         self.counters.count_death()
         for job in batch:
             job.deaths += 1
             if job.deaths >= self.load.max_deaths:
-                self._finish(job, {name: MetricAnswer(None, KILLED_REPLICAS_ERROR) for name in job.metrics})
+                self._set_answers(job, {name: MetricAnswer(None, KILLED_REPLICAS_ERROR) for name in job.metrics})
         left = [job for job in batch if not job.answers.done()]
         self.suspects.extend(job for job in left if job.deaths > 1)
         self.waiting.extendleft(job for job in reversed(left) if job.deaths <= 1)
 
-    def _finish(self, job: _Job, answers: ImageAnswers) -> None:
+    def _set_answers(self, job: _Job, answers: ImageAnswers) -> None:
         if job.answers.done():
             return
         for name, answer in answers.items():
             self.cache.add(self._make_key(job.digest, name), answer)
         if self.sentinel is not None:
-            self.sentinel.add_image(job.request.prompt, self.served.with_reward(answers))
+            self.sentinel.add_image(job.request.prompt, self.served.add_reward(answers))
         self.pending.pop((job.digest, job.metrics), None)
         job.answers.set_result(answers)
 
 
 def _hash_request(request: ScoreRequest) -> bytes:
-    """Return a hash of the frames, sources, prompt and questions of a request."""
     frames = [hashlib.sha256(image).digest() for image in (*request.images, *request.sources)]
     texts = [request.prompt] if request.questions is None else [request.prompt, repr(request.questions)]
     text_digests = [hashlib.sha256(text.encode()).digest() for text in texts]

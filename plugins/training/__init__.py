@@ -1,4 +1,4 @@
-"""Training of CLIP-FlanT5 and LLaVA in two stages, and of any checkpoint on people's ratings, as Ray Train jobs."""
+"""Training of CLIP-FlanT5 and LLaVA in two stages, and of any checkpoint on human ratings, as Ray Train jobs."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Loads and writes the checkpoints of trainings. A CLIP-FlanT5 is written in its released layout."""
+"""Loads and writes the checkpoints of trainings. A CLIP-FlanT5 is written in the published layout."""
 
 import shutil
 from collections.abc import Sequence
@@ -78,7 +78,6 @@ def load_trainee(model: ResolvedModel, device: torch.device, *, sharded: bool = 
 
 
 def _load_stored(model: ResolvedModel) -> ClipFlanT5:
-    """Load a CLIP-FlanT5 into main memory in the checkpoint's precision."""
     return load_network(model.folder("checkpoint"), tower=model.folder("vision_tower"))
 
 
@@ -100,5 +99,5 @@ def _write_checkpoint(network: ClipFlanT5, tokenizer: Any, tower: Part, folder: 
     tokenizer.save_pretrained(folder)
     if tower.commit is None:
         (folder / TOWER_FOLDER).mkdir(exist_ok=True)
-        for file in filter(None, map(tower.file, TOWER_FILES)):
+        for file in filter(None, map(tower.find_file, TOWER_FILES)):
             shutil.copyfile(file, folder / TOWER_FOLDER / file.name)

@@ -1,4 +1,4 @@
-"""LLaVA's released conversations about images, split into one row per turn (VQAScore, appendix D)."""
+"""Splits LLaVA's published conversations about images into one row per turn (VQAScore, appendix D)."""
 
 import io
 import json
@@ -8,8 +8,8 @@ from typing import Any, Literal, NamedTuple
 import pyarrow as pa
 
 from plumbline.operators.base.errors import SourceError
-from plumbline.operators.base.sentences import plural
-from plumbline.pipelines.base.storage import Place, readable_errors
+from plumbline.operators.base.sentences import format_quantity
+from plumbline.pipelines.base.storage import Place, convert_read_errors
 from plumbline.pipelines.base.tables import DOWNLOAD_AGAIN_REMEDY, Refused, require_utf8
 from plumbline.pipelines.store.cells import digest
 
@@ -47,7 +47,10 @@ class SplitConversations(NamedTuple):
 
     @property
     def summary(self) -> str:
-        parts = [f"{plural(self.records, 'conversation')} split into {plural(self.rows, 'row')} of one turn"]
+        parts = [
+            f"{format_quantity(self.records, 'conversation')} split into {format_quantity(self.rows, 'row')} of "
+            f"one turn"
+        ]
         parts += [f"{self.without_image} without an image"] if self.without_image else []
         parts += [f"{self.left_out} left out, first {self.reasons[0]}"] if self.left_out else []
         return ", ".join(parts)
@@ -61,7 +64,7 @@ def split_conversations(source: Place, output: Place, kind: Literal["captions", 
     image, question and answer of a turn or, for `captions`, the image and the answer as its caption. Raises SourceError
     if the file is not a JSON list.
     """
-    with readable_errors(source, "data"):
+    with convert_read_errors(source, "data"):
         entry = source.entry()
     folder = output / ROWS_FOLDER / digest([CONVERSION_VERSION, kind, source.url, entry.size, entry.etag])
     if not (folder / SUMMARY_FILE).exists():
@@ -152,7 +155,7 @@ def _read_text(part: Any, speaker: str, index: int) -> str:
 
 def read_values(source: Place) -> Iterator[Any]:
     """Yield the values of a JSON list of any length; raise SourceError with the row if a value cannot be read."""
-    with readable_errors(source, "data"), source.open() as stream:
+    with convert_read_errors(source, "data"), source.open() as stream:
         try:
             yield from _parse_values(io.TextIOWrapper(stream, "utf-8"), source.url)
         except UnicodeDecodeError as error:

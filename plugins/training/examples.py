@@ -73,7 +73,7 @@ class RowOrder:
         """Number of rows in an epoch."""
         return sum(map(len, self.row_indices))
 
-    def row_at(self, position: int) -> TrainingExample:
+    def find_row(self, position: int) -> TrainingExample:
         """Return the row at a position, counted from the first row of the first epoch."""
         epoch, index = divmod(position, self.rows)
         ends = self._find_ends(epoch)
@@ -92,7 +92,7 @@ class RowOrder:
 
     @lru_cache(maxsize=4)  # noqa: B019
     def _shuffle_mix(self, epoch: int, number: int) -> NDArray[np.int64]:
-        """Return the shuffled rows of a mix as (shard, index in the shard) pairs, an array (rows, 2)."""
+        """Return the shuffled rows of a group of `mixed` shards: an array (rows, 2) of shard and index in the shard."""
         shards = self._shuffle_shards(epoch)[number * self.mixed : (number + 1) * self.mixed]
         examples = np.array([(shard, index) for shard in shards for index in self.row_indices[shard]], dtype=np.int64)
         return np.random.default_rng([self.seed, epoch, number]).permutation(examples)
@@ -238,7 +238,7 @@ class Batches:
         return range(first, first + self.share)
 
     def _read(self, step: int) -> list[ReadRow]:
-        return self.reader.read([self.order.row_at(position) for position in self._list_positions(step)])
+        return self.reader.read([self.order.find_row(position) for position in self._list_positions(step)])
 
     def _make_exercises(self, image: int, pixels: Any, row: ReadRow, position: int) -> list[Any]:
         match self.reader.examples.kind:

@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 from plumbline.operators.models.networks.clip_flant5 import TEXT_AFTER_IMAGE, TEXT_BEFORE_IMAGE, ClipFlanT5
 
-CAPTION_INPUT = "\n{}"
+CAPTION_INPUT_FORMAT = "\n{}"
 YES, NO = "Yes", "No"
 TRAINED_PARTS = ("mm_projector", "language_model")
 """Parts of the network that can be trained. The vision tower always stays frozen."""
@@ -59,7 +59,7 @@ def split_caption(image: int, caption: str, rng: Random) -> Exercise:
     """Split a caption at a random word. The network reads the first part (which may be empty) and writes the second."""
     words = caption.split()
     cut = rng.randrange(len(words))
-    return Exercise(image, "", CAPTION_INPUT.format(" ".join(words[:cut])), " ".join(words[cut:]))
+    return Exercise(image, "", CAPTION_INPUT_FORMAT.format(" ".join(words[:cut])), " ".join(words[cut:]))
 
 
 def make_question_exercise(image: int, question: str, answer: str, weight: float = 1.0) -> Exercise:

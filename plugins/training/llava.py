@@ -137,7 +137,7 @@ class LlavaTrainee(Trainee):
 
 
 def _copy_image_files(part: Part, folder: Path) -> None:
-    for file in filter(None, map(part.file, IMAGE_FILES)):
+    for file in filter(None, map(part.find_file, IMAGE_FILES)):
         shutil.copyfile(file, folder / file.name)
 
 

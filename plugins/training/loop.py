@@ -15,7 +15,7 @@ from plumbline.plugins.training.sharding import get_local_part, select_unaverage
 Report = Callable[[str], None]
 Network = TypeVar("Network", bound=nn.Module)
 Batch = TypeVar("Batch")
-Average = Callable[[Sequence[torch.Tensor]], None]
+AverageFunction = Callable[[Sequence[torch.Tensor]], None]
 """Function that replaces each tensor with its mean over all workers."""
 STEPS_PER_REPORT = 100
 MAX_GRADIENT_NORM = 1.0
@@ -47,7 +47,7 @@ class TrainingStage:
     quick: Mapping[str, float] = field(default_factory=dict)
     """Learning rate factors for parameters whose names contain these strings."""
 
-    def learning_rate(self, step: int) -> float:
+    def compute_learning_rate(self, step: int) -> float:
         """Return the learning rate at a step: a linear warm-up followed by a cosine decay."""
         warm = max(1, round(self.warm_up * self.steps))
         if step < warm:
@@ -85,12 +85,14 @@ class StageTrainer(Generic[Network]):
             fused=True,
         )
 
-    def take_step(self, loss: Callable[[Network, Batch], torch.Tensor], batch: Batch, average: Average) -> float:
+    def take_step(
+        self, loss: Callable[[Network, Batch], torch.Tensor], batch: Batch, average: AverageFunction
+    ) -> float:
         """Take a step and return the loss. On GPUs, the loss is computed with autocast to bfloat16."""
         torch.manual_seed(Random(f"{self.seed}/{self.step}").getrandbits(63))
         parameters = list(self.trained.values())
         for group in self.optimiser.param_groups:
-            group["lr"] = self.stage.learning_rate(self.step) * group["multiple"]
+            group["lr"] = self.stage.compute_learning_rate(self.step) * group["multiple"]
         kind = parameters[0].device.type
         with torch.autocast(kind, dtype=torch.bfloat16, enabled=kind != "cpu"):
             value = loss(self.model, batch)
@@ -138,7 +140,7 @@ def train(
     read_batch: Callable[[int], Batch],
     report: Report,
     *,
-    average: Average = skip_averaging,
+    average: AverageFunction = skip_averaging,
     after: Callable[[], None] = lambda: None,
 ) -> None:
     """Take the remaining steps of the stage, and report the mean loss every STEPS_PER_REPORT steps and at the end.

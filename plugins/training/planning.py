@@ -12,7 +12,7 @@ from plumbline.operators.models.checkpoints.parts import digest_file, find_part,
 from plumbline.operators.models.families.clip_flant5 import ClipFlanT5Model
 from plumbline.operators.models.model import ModelConfig, ResolvedModel
 from plumbline.operators.models.resolution import check_installed, resolve_model
-from plumbline.pipelines.base.storage import is_remote, readable_errors
+from plumbline.pipelines.base.storage import convert_read_errors, is_remote
 from plumbline.pipelines.metaeval.releases.release import Release
 from plumbline.pipelines.sources.shards import (
     ShardSize,
@@ -35,7 +35,7 @@ from plumbline.plugins.training.training_config import (
     StageConfig,
     TextColumnsConfig,
 )
-from plumbline.plugins.training.worker import CONFIG_FILE, Task
+from plumbline.plugins.training.worker import CONFIG_FILE, WorkerTask
 
 ASSEMBLED_FOLDER = "begun"
 TRAINED_TYPES = ("clip_t5", "llava")
@@ -46,7 +46,7 @@ class PlannedTraining:
     """Plan of a training, made before any model is loaded."""
 
     config: StageConfig | FinetuneConfig
-    task: Task
+    task: WorkerTask
     release: Release | None
     """People's ratings of the held-out images."""
     recipe: Mapping[str, Any]
@@ -89,9 +89,11 @@ def _split_turns(config: StageConfig) -> tuple[StageConfig, str]:
 
 
 def _assemble_checkpoint(config: StageConfig, parts: BeginConfig) -> ModelConfig:
-    """Assemble a checkpoint from its parts in the output folder, and return the configuration of the new model."""
     if is_remote(config.output):
-        raise ConfigError(f"output {config.output}: expected a local folder, because begin= writes a checkpoint there")
+        raise ConfigError(
+            f"output {config.output}: expected a local folder, because begin= writes a checkpoint there; choose "
+            "another output"
+        )
     check_installed(config.model)
     folder = Path(config.storage.locate(config.output).path) / ASSEMBLED_FOLDER
     if not (folder / CONFIG_FILE).exists():
@@ -130,7 +132,7 @@ def _make_plan(
 ) -> PlannedTraining:
     rows = sum(len(shard.row_indices) for shard in examples.shards)
     stage = config.pace.make_stage(rows)
-    task = Task(
+    task = WorkerTask(
         model=model,
         examples=examples,
         held_out=held_out,
@@ -155,7 +157,7 @@ def _make_plan(
         "workers": config.workers,
         "sharded": task.sharded,
         "mixed": config.mixed,
-        "rows": digest([[shard.shard.source(), _list_ratings(shard)] for shard in examples.shards]),
+        "rows": digest([[shard.shard.describe_source(), _list_ratings(shard)] for shard in examples.shards]),
         "limits": config.limits.semantic(),
         "clips": asdict(config.clips),
     }
@@ -181,9 +183,12 @@ def _make_examples(config: FinetuneConfig, shards: Sequence[ExampleShard]) -> Ex
 
 
 def _list_examples(config: StageConfig) -> Examples:
-    """Return the rows in the data's Parquet files; raise ConfigError or SourceError if a column is missing."""
+    """Return the rows in the data's Parquet files.
+
+    Raises ConfigError or SourceError if there are no rows, or if a column is missing.
+    """
     place = config.storage.locate(config.data)
-    with readable_errors(place, "data"):
+    with convert_read_errors(place, "data"):
         files = list_files(place, config.kind, (".parquet",)).tables
     if not files:
         raise ConfigError(f"data {place.url}: expected Parquet files; check the path")

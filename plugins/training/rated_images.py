@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from plumbline.operators.base.errors import ConfigError, SourceError
-from plumbline.operators.images.rows import identify, list_image_records
+from plumbline.operators.images.rows import list_image_records, read_image_row
 from plumbline.operators.metaeval import matching
 from plumbline.operators.metaeval.ratings import average_ratings
 from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig
@@ -60,10 +60,10 @@ def read_rated_shards(config: FinetuneConfig, profile: VqaProfile) -> RatedShard
     targets = _compute_targets(ratings, match, scale, config.protocol.path)
     rated = images.merge(targets, on=list(MATCH_COLUMNS[match]), validate="m:1")
     if rated.empty:
-        columns = matching.format_examples(matching.list_rated_ids(ratings), matching.IDS)
+        columns = matching.format_examples(matching.list_rated_ids(ratings), matching.ID_COLUMNS)
         raise SourceError(
             f"{config.protocol.path}: no image of the benchmark is rated; the ratings have {columns}, the benchmark "
-            f"{matching.format_examples(images, matching.IDS)}; use the same ids in both"
+            f"{matching.format_examples(images, matching.ID_COLUMNS)}; use the same ids in both"
         )
     rated["held_out"] = [is_held_out(prompt_id, config) for prompt_id in rated["prompt_id"]]
     for name, value in (("trained on", False), ("held out", True)):
@@ -84,7 +84,7 @@ def read_rated_shards(config: FinetuneConfig, profile: VqaProfile) -> RatedShard
 def _read_ids(shard: Shard, number: int) -> pd.DataFrame:
     """Return a table of a shard's images with the columns image_id, prompt_id, generator, shard and row."""
     records = list_image_records(read_shard(shard, ("image_id", "prompt_id")))
-    frame = pd.DataFrame([identify(record, shard.group) for record in records])
+    frame = pd.DataFrame([read_image_row(record, shard.group) for record in records])
     return frame.assign(shard=number, row=range(len(frame)))
 
 
@@ -97,7 +97,10 @@ def _find_scale(ratings: pa.Table, protocol: ProtocolConfig) -> tuple[float, flo
         return protocol.rating_range
     extremes = pc.min_max(ratings.column("rating")).as_py()
     if extremes["min"] == extremes["max"]:
-        raise SourceError(f"{protocol.path}: all ratings are {extremes['min']:g}; there is nothing to learn from them")
+        raise SourceError(
+            f"{protocol.path}: expected different ratings to train on, found {extremes['min']:g} for all images; "
+            "choose another protocol"
+        )
     return extremes["min"], extremes["max"]
 
 
@@ -106,8 +109,8 @@ def _compute_targets(ratings: pa.Table, match: Match, scale: tuple[float, float]
     templates = pc.unique(ratings.column("template")).to_pylist()
     if len(templates) > 1:
         raise SourceError(
-            f"{path}: expected ratings of one template, got {', '.join(map(str, templates))}; keep one of them in the "
-            "file"
+            f"{path}: expected ratings from one template, got {', '.join(map(str, templates))}; keep one of them in "
+            "the file"
         )
     low, high = scale
     human = average_ratings(ratings, match)

@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor
 
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5
 
-FORWARD_METHODS = ("encode_images", "encode_questions", "decode")
+FORWARD_METHOD_NAMES = ("encode_images", "encode_questions", "decode")
 """Methods that training calls. FSDP gathers the weights before each call."""
 
 
@@ -29,7 +29,7 @@ def shard_network(network: ClipFlanT5, device: torch.device) -> ClipFlanT5:
             if not isinstance(parameter, DTensor):
                 parameter.data = parameter.data.to(device=device, dtype=torch.float32)
     fully_shard(network, ignored_params=set(network.vision_tower.parameters()))
-    for name in FORWARD_METHODS:
+    for name in FORWARD_METHOD_NAMES:
         register_fsdp_forward_method(network, name)
     return network
 

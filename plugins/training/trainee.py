@@ -30,7 +30,7 @@ class Trainee(ABC):
         self.likelihood = likelihood
         self.precisions = precisions
 
-    def name_prefixes(self, parts: Sequence[str]) -> tuple[str, ...]:
+    def find_name_prefixes(self, parts: Sequence[str]) -> tuple[str, ...]:
         """Return the prefixes of parameter names for several parts."""
         return tuple(prefix for part in parts for prefix in self.prefixes[part])
 

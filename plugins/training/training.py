@@ -30,8 +30,8 @@ from plumbline.plugins.training.worker import (
     CONFIG_FILE,
     HELD_OUT_FILE,
     OUTCOME_FILE,
-    Task,
     WorkerRank,
+    WorkerTask,
     run_worker,
 )
 
@@ -187,7 +187,7 @@ def _wait_for_workers(trainer: TrainerThread, reports: Any, report: Report) -> N
         )
 
 
-def _run_worker(task: Task, environment: DriverEnvironment, reports: Any) -> None:
+def _run_worker(task: WorkerTask, environment: DriverEnvironment, reports: Any) -> None:
     """Run a worker in a Ray process. Errors raised by plumbline itself are fatal, because a restart would not help."""
     from ray.train import get_context
     from ray.train.torch import get_device

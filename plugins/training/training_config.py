@@ -29,7 +29,7 @@ from plumbline.plugins.training.loop import TrainingStage
 
 TRAINING_POOL = "training"
 TRAINED_FAMILIES = ("clip_flant5", "vlm")
-Part = Literal["mm_projector", "language_model"]
+TrainedPart = Literal["mm_projector", "language_model"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,7 +78,7 @@ class TrainingConfig(BoundsChecked):
     """CLIP-FlanT5 to train. Stages 1 and 2 can also train a LLaVA."""
     output: str
     """Folder or cloud prefix for the trained checkpoint (checkpoint/) and for states, so that a run can resume."""
-    trained: tuple[Part, ...] = ("mm_projector", "language_model")
+    trained: tuple[TrainedPart, ...] = ("mm_projector", "language_model")
     """Parts of the network to train. The vision tower is never trained."""
     pace: PaceConfig = field(default_factory=PaceConfig)
     cluster: ClusterConfig = field(default_factory=_make_two_worker_cluster)
@@ -102,16 +102,21 @@ class TrainingConfig(BoundsChecked):
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
         if not isinstance(self.model, ClipFlanT5Model | ChatModel):
-            known = " and ".join(TRAINED_FAMILIES)
-            raise ConfigError(f"model.family: only {known} can be trained, got {self.model.family!r}")
+            known = " or ".join(TRAINED_FAMILIES)
+            raise ConfigError(
+                f"model.family: expected {known}, because only these can be trained, got {self.model.family!r}; "
+                "choose one"
+            )
         if self.model.system is not None:
             raise ConfigError("model.system: a model is trained with its own system message; set it to null")
         if not self.trained:
-            raise ConfigError("trained: expected mm_projector, language_model or both, got none")
+            raise ConfigError(
+                "trained: expected mm_projector, language_model or both, got none; set trained=[mm_projector]"
+            )
         if self.pace.batch % self.workers:
             raise ConfigError(
                 f"pace.batch: expected a multiple of the {self.workers} workers (cluster.pools.{TRAINING_POOL}"
-                f".min_size), got {self.pace.batch}"
+                f".min_size), got {self.pace.batch}; change one of them"
             )
 
     @property
@@ -180,7 +185,7 @@ class StageConfig(TrainingConfig):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FinetuneConfig(TrainingConfig):
-    """Finetuning of VQAScore's answers on people's ratings of a benchmark's images."""
+    """Options for finetuning VQAScore's answers on human ratings of a benchmark's images."""
 
     kind: Literal["finetune"] = "finetune"
     benchmark: BenchmarkConfig
@@ -198,7 +203,10 @@ class FinetuneConfig(TrainingConfig):
     def __post_init__(self) -> None:
         super(FinetuneConfig, self).__post_init__()
         if not isinstance(self.model, ClipFlanT5Model):
-            raise ConfigError(f"model.family: only clip_flant5 is finetuned on ratings, got {self.model.family!r}")
+            raise ConfigError(
+                "model.family: expected clip_flant5, because only this family is finetuned on ratings, got "
+                f"{self.model.family!r}; choose another model"
+            )
         if "ratings" not in self.protocol.tasks:
             raise ConfigError(
                 f"protocol {self.protocol.name}: it has no ratings of single images to train on; choose another, such "

@@ -44,7 +44,7 @@ NOT_SCORED_ERROR = RowError("not_scored", "the image could not be read; the outp
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Task:
+class WorkerTask:
     """Everything that a worker needs in order to train."""
 
     model: ResolvedModel
@@ -95,13 +95,13 @@ class WorkerRank(NamedTuple):
             tensor.div_(self.workers)
 
 
-def run_worker(task: Task, rank: WorkerRank, report: Report) -> None:
+def run_worker(task: WorkerTask, rank: WorkerRank, report: Report) -> None:
     """Train from the newest saved state, or else from the checkpoint. Only the first worker writes the results."""
     set_torch_threads(task.threads)
     output = task.output
     trainee = load_trainee(task.model, rank.device, sharded=task.sharded)
     before = _score_held_out(task, trainee, rank)
-    prefixes = trainee.name_prefixes(task.trained)
+    prefixes = trainee.find_name_prefixes(task.trained)
     trained = {name: weight for name, weight in trainee.network.named_parameters() if name.startswith(prefixes)}
     initial = {name: weight.clone() for name, weight in trained.items()} if task.blend < 1 else {}
     failed = _take_steps(task, trainee, rank, output, report)
@@ -121,13 +121,13 @@ def run_worker(task: Task, rank: WorkerRank, report: Report) -> None:
         trainee.save(task.model, None)
 
 
-def _take_steps(task: Task, trainee: Trainee, rank: WorkerRank, output: Place, report: Report) -> int:
+def _take_steps(task: WorkerTask, trainee: Trainee, rank: WorkerRank, output: Place, report: Report) -> int:
     """Take the remaining steps; return the number of rows that all workers left out since the training began.
 
     Raises SourceError if this number exceeds `max_failed`.
     """
     report_once = report if rank.number == 0 else lambda line: None
-    train_only(trainee.network, trainee.name_prefixes(task.trained))
+    train_only(trainee.network, trainee.find_name_prefixes(task.trained))
     trainer = StageTrainer(trainee.network, task.stage, seed=f"{task.seed}/{rank.number}")
     failed = torch.zeros(1, device=rank.device)
     own_part = StatePart(rank.number, rank.workers) if task.sharded else StatePart(0, 1)
@@ -179,7 +179,7 @@ def _take_steps(task: Task, trainee: Trainee, rank: WorkerRank, output: Place, r
     return int(failed)
 
 
-def _score_held_out(task: Task, trainee: Trainee, rank: WorkerRank) -> torch.Tensor:
+def _score_held_out(task: WorkerTask, trainee: Trainee, rank: WorkerRank) -> torch.Tensor:
     """Return the VQAScore of each held-out image in order, or NaN if it is unreadable.
 
     Each worker scores some of the shards.
@@ -195,7 +195,7 @@ def _score_held_out(task: Task, trainee: Trainee, rank: WorkerRank) -> torch.Ten
     return scores.cpu()
 
 
-def _score_shard(task: Task, trainee: Trainee, number: int) -> list[float]:
+def _score_shard(task: WorkerTask, trainee: Trainee, number: int) -> list[float]:
     """Return the score of each row in a shard, computed as in a sweep. Several images in a row are averaged."""
     assert task.held_out is not None and task.model.profile is not None, "VQAScore is asked of a VQA model"
     asks, rated = DEFAULT_QUESTIONS[task.model.profile.question], task.held_out.shards[number].rated or {}
@@ -217,11 +217,11 @@ def _score_shard(task: Task, trainee: Trainee, number: int) -> list[float]:
     return [fmean(row_scores) if row_scores else nan for row_scores in scores]
 
 
-def _make_reader(task: Task, trainee: Trainee, examples: Examples, *, keep: int) -> RowReader:
+def _make_reader(task: WorkerTask, trainee: Trainee, examples: Examples, *, keep: int) -> RowReader:
     return RowReader(examples=examples, preprocess=trainee.likelihood.preprocess, keep=keep, decoders=task.threads or 1)
 
 
-def _write_scores(task: Task, output: Place, scores: Mapping[str, torch.Tensor]) -> None:
+def _write_scores(task: WorkerTask, output: Place, scores: Mapping[str, torch.Tensor]) -> None:
     """Write a table (schema SCORES) of the held-out scores. The metrics are called `before` and `after`."""
     assert task.held_out is not None
     images = [(shard.shard.group, image) for shard in task.held_out.shards for image in (shard.rated or {}).values()]
@@ -241,7 +241,7 @@ def _write_scores(task: Task, output: Place, scores: Mapping[str, torch.Tensor])
     (output / HELD_OUT_FILE).write_table(table)
 
 
-def _write_checkpoint(task: Task, trainee: Trainee, output: Place) -> None:
+def _write_checkpoint(task: WorkerTask, trainee: Trainee, output: Place) -> None:
     """Write the checkpoint's files. Its configuration is written last, because it marks the checkpoint as complete."""
     folder = output / CHECKPOINT_FOLDER
     with tempfile.TemporaryDirectory() as drafts:
@@ -308,7 +308,6 @@ def read_newest_state(folder: Place, part: StatePart) -> TrainingState | None:
 
 
 def _list_states(folder: Place) -> dict[str, tuple[int, int]]:
-    """Return the step and the number of parts of each state file, by name."""
     try:
         found = map(STATE_NAME_PATTERN.fullmatch, folder.list())
     except FileNotFoundError:

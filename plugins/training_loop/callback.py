@@ -25,7 +25,10 @@ class EvaluationCallback(TrainerCallback):  # type: ignore[misc]  # transformers
         `Evaluation.make_callback`.
         """
         if every is not None and every < 1:
-            raise ConfigError(f"every: expected a number of steps from 1, or None, got {every!r}")
+            raise ConfigError(
+                "every: expected a number of steps from 1, or None to evaluate whenever the trainer does, got "
+                f"{every!r}"
+            )
         self.evaluate, self.make_pipeline, self.every = evaluate, make_pipeline, every
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:

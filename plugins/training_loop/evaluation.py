@@ -24,9 +24,9 @@ from plumbline.plugins.training_loop.step_folder import StepFolder, WorstImage
 from plumbline.plugins.training_loop.step_results import StepResult, find_best_steps, name_step, summarize_step
 from plumbline.plugins.training_loop.trackers import TRACKERS
 from plumbline.plugins.training_loop.trackers.tracker import (
-    GivenTracker,
+    GuardedTracker,
+    LoopTracker,
     StepUpdate,
-    TrackerCalls,
     list_values,
 )
 
@@ -46,21 +46,23 @@ class Evaluation:
         benchmark: str = "own",
         metrics: Metrics = "vqascore",
         models: str = "released",
-        trackers: str | GivenTracker | Iterable[str | GivenTracker] = (),
+        trackers: str | LoopTracker | Iterable[str | LoopTracker] = (),
         pipeline_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
         """Read the prompts, load the metrics' models, and find the earlier steps in the folder.
 
         Args:
-            benchmark: A benchmark with prompts, such as `shapes`; with `prompts="prompts.txt"`, your own prompts.
+            benchmark: A benchmark with prompts, such as `shapes`. The default reads the prompts in the file that
+                `prompts="prompts.txt"` names.
             metrics: The name of a metric, a function of an image and its prompt (docs/plugins.md), or a list of these.
             models: `released` for the real models, or `shapes` for the small ones that only know coloured shapes.
             trackers: `tensorboard`, `wandb` or `mlflow`, an `Accelerator`, a W&B run, or a list of these.
             pipeline_options: Further arguments of a diffusers pipeline, such as `{"num_inference_steps": 20}`.
             options: Other keys of the evaluation: `limit=64` takes the first 64 prompts; `folder="evaluation"` is the
-                folder for the results; `seeds=2` makes two images per prompt, `batch=8` at a time; `worst=6` is the
-                number of worst images to keep; `on_gpu=True` puts the metrics' models on this machine's GPU.
+                folder for the results; `seeds=2` makes two images per prompt; `batch=8` generates eight images at a
+                time; `worst=6` is the number of worst images to keep; `on_gpu=True` puts the metrics' models on this
+                machine's GPU.
 
         Raises:
             ConfigError: An option is invalid, or the folder has an evaluation with other settings.
@@ -84,32 +86,32 @@ class Evaluation:
         result. If a tracker fails, a warning is logged.
 
         Args:
-            pipeline: A diffusers pipeline, or a function that gets a list of prompts (and, if it takes a second
-                argument, a list of seeds) and returns an image for each, as `PIL.Image` or uint8 array. None stands
-                for a missing image.
+            pipeline: A diffusers pipeline, or a function of a list of prompts. If the function has a second parameter,
+                it also gets a list of seeds. It returns an image for each prompt: a `PIL.Image`, a uint8 array, or None
+                if there is no image.
             step: Number of the training step.
 
         Raises:
-            ConfigError: The pipeline did not return one image per prompt.
+            ConfigError: The pipeline did not return one image per prompt, or `step` is not a whole number.
         """
         if isinstance(step, bool) or not isinstance(step, int) or step < 0:
             raise ConfigError(f"step: expected a whole number from 0, got {step!r}; pass the number of the step")
         ranks = self._ranks
-        found: StepResult | list[WantedImage] = ranks.share_from_first(lambda: self._begin(step))
+        found: StepResult | list[WantedImage] = ranks.share_from_first(lambda: self._find_result_or_list_images(step))
         if isinstance(found, StepResult):
             return found
 
         def generate(wanted: Sequence[WantedImage]) -> list[GeneratedImage]:
             return list(generate_images(pipeline, wanted, self.config.batch, self.pipeline_options))
 
-        images = ranks.compute_parts(found, generate)
-        return ranks.share_from_first(lambda: self._finish(step, found, images))
+        images = ranks.map_across_processes(found, generate)
+        return ranks.share_from_first(lambda: self._score_and_complete(step, found, images))
 
     def make_callback(self, make_pipeline: Callable[[Any], Pipeline], every: int | None = None) -> "EvaluationCallback":
         """Return a callback for the trainers of transformers and TRL.
 
         Args:
-            make_pipeline: Function that gets the trainer's model and returns the pipeline to evaluate.
+            make_pipeline: Function that takes the trainer's model and returns the pipeline to evaluate.
             every: Number of training steps between two evaluations; None evaluates whenever the trainer does.
         """
         from plumbline.plugins.training_loop.callback import EvaluationCallback  # imports transformers
@@ -127,39 +129,40 @@ class Evaluation:
             self._opened = self._open()
         return self._opened
 
-    def _open_tracker(self, tracker: str | GivenTracker) -> TrackerCalls:
+    def _open_tracker(self, tracker: str | LoopTracker) -> GuardedTracker:
         if isinstance(tracker, str):
             check_known("trackers", tracker, TRACKERS)
-            return TrackerCalls(tracker, TRACKERS[tracker](self.folder.place.url), self.config.tracker_timeout)
-        if not isinstance(tracker, GivenTracker):
+            return GuardedTracker(tracker, TRACKERS[tracker](self.folder.place.url), self.config.tracker_timeout)
+        if not isinstance(tracker, LoopTracker):
             raise ConfigError(
                 f"trackers: expected names ({', '.join(TRACKERS)}) or objects with a method log(values, step), got a "
-                f"value of type {type(tracker).__name__}"
+                f"value of type {type(tracker).__name__}; correct the list"
             )
-        return TrackerCalls(type(tracker).__name__, tracker, self.config.tracker_timeout)
+        return GuardedTracker(type(tracker).__name__, tracker, self.config.tracker_timeout)
 
-    def _begin(self, step: int) -> StepResult | list[WantedImage]:
+    def _find_result_or_list_images(self, step: int) -> StepResult | list[WantedImage]:
         """Return the step's result if the folder has it or its scores, otherwise the images to generate."""
         prompts = self._get_opened().prompts
         known = self._results.get(step)
         if known is not None:
             LOG.warning(
-                "step %d was evaluated before; its result is that in %s, and this pipeline was not called",
+                "step %d was already evaluated, so the pipeline was not called; its result is in %s",
                 step, known.folder,
             )  # fmt: skip
             return known
-        self.folder.check_alone()
+        self.folder.check_no_other_process()
         if self.folder.has_scores(step):  # an earlier process, or a full disk, stopped between scores and result
-            return self._summarize(step, self.folder.read_scores(step), [])
+            return self._complete_step(step, self.folder.read_scores(step), [])
         return list_wanted_images(prompts, self.config.seeds)
 
-    def _finish(self, step: int, wanted: Sequence[WantedImage], images: Sequence[GeneratedImage]) -> StepResult:
-        """Score the images, write the scores, and return the step's result."""
-        scores = self._score(step, wanted, images)
+    def _score_and_complete(
+        self, step: int, wanted: Sequence[WantedImage], images: Sequence[GeneratedImage]
+    ) -> StepResult:
+        scores = self._score_images(step, wanted, images)
         self.folder.write_scores(step, scores)
-        return self._summarize(step, scores, self._find_worst(scores, wanted, images))
+        return self._complete_step(step, scores, self._find_worst_images(scores, wanted, images))
 
-    def _summarize(self, step: int, scores: pa.Table, worst: Sequence[WorstImage]) -> StepResult:
+    def _complete_step(self, step: int, scores: pa.Table, worst: Sequence[WorstImage]) -> StepResult:
         """Compare a step's scores with those of earlier steps; write, send and return the step's result."""
         scorer = self._get_opened().scorer
         before = [self._results[other] for other in sorted(self._results) if other < step]
@@ -177,7 +180,7 @@ class Evaluation:
             tracker.send(update)
         return result
 
-    def _score(self, step: int, wanted: Sequence[WantedImage], images: Sequence[GeneratedImage]) -> pa.Table:
+    def _score_images(self, step: int, wanted: Sequence[WantedImage], images: Sequence[GeneratedImage]) -> pa.Table:
         """Return the images' scores (schema SCORES). The column `generator` contains the name of the step."""
         made = [image.encoded for image in images]
         rows = (
@@ -194,10 +197,9 @@ class Evaluation:
             row |= {} if error is None else {"score": None, "error": error._asdict()}
         return pa.Table.from_pylist(rows, schema=schemas.SCORES)
 
-    def _find_worst(
+    def _find_worst_images(
         self, scores: pa.Table, wanted: Sequence[WantedImage], images: Sequence[GeneratedImage]
     ) -> list[WorstImage]:
-        """Return the images with the worst scores by each metric that ranks images."""
         of_id = {image.image_id: (image, made.encoded) for image, made in zip(wanted, images, strict=True)}
         worst = []
         for name, metric in self._get_opened().scorer.metrics.items():
@@ -213,6 +215,6 @@ class Evaluation:
 SCORE_COLUMNS = schemas.SCORES.names
 
 
-def _list_trackers(trackers: str | GivenTracker | Iterable[str | GivenTracker]) -> list[str | GivenTracker]:
+def _list_trackers(trackers: str | LoopTracker | Iterable[str | LoopTracker]) -> list[str | LoopTracker]:
     single = isinstance(trackers, str) or not isinstance(trackers, Iterable)
     return [trackers] if single else list(trackers)  # type: ignore[list-item,arg-type]

@@ -44,7 +44,7 @@ class EvaluationConfig(BoundsChecked):
     worst: Positive = 6
     """Number of images that are kept for each metric and step: those with the worst scores."""
     on_gpu: bool = False
-    """True to run the models of the metrics on this machine's GPU, beside the training."""
+    """True to run the models of the metrics on this machine's GPU, which the training uses as well."""
     tracker_timeout: Seconds = 30.0
     """Seconds for which a step waits for a tracker that is chosen by its name."""
     storage: StorageConfig = field(default_factory=StorageConfig)

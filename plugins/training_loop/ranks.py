@@ -80,7 +80,7 @@ class Ranks:
             raise RankError(f"the first process failed: {outcome[1]}; its own message has the details")
         return outcome[0]  # type: ignore[no-any-return]
 
-    def compute_parts(self, items: Sequence[Any], compute: Callable[[Sequence[Any]], Sequence[T]]) -> list[T]:
+    def map_across_processes(self, items: Sequence[Any], compute: Callable[[Sequence[Any]], Sequence[T]]) -> list[T]:
         """Compute each item on one of the processes; return all values on the first process, and none on the others.
 
         Every process gets the same number of items, because a model that is split over processes needs all of them for

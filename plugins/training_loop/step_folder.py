@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.base.sentences import names
+from plumbline.operators.base.sentences import format_names
 from plumbline.operators.report.rendering import make_template_environment
-from plumbline.pipelines.base.storage import Place, readable_errors
+from plumbline.pipelines.base.storage import Place, convert_read_errors
 from plumbline.plugins.training_loop.step_results import MetricResult, StepResult, name_step
 
 SETTINGS_FILE, REPORT_FILE, RESULT_FILE, SCORES_FILE = "evaluation.json", "report.html", "result.json", "scores.parquet"
@@ -56,37 +56,37 @@ class StepFolder:
         file = self.place / SETTINGS_FILE
         if file.create(json.dumps(settings, indent=1).encode()):
             return
-        with readable_errors(file, "folder"):
+        with convert_read_errors(file, "folder"):
             earlier = _read_json(file, "choose another folder")
         if earlier != settings:
             different = sorted(name for name in {*earlier, *settings} if earlier.get(name) != settings.get(name))
             raise ConfigError(
                 f"folder {self.place}: expected an evaluation with the same settings, found another one (other "
-                f"{names(different)}); its steps cannot be compared with new ones, so choose another folder"
+                f"{format_names(different)}); its steps cannot be compared with new ones, so choose another folder"
             )
 
     def read_results(self) -> list[StepResult]:
         """Return the results of all complete steps, in order; raise ConfigError if a file is damaged."""
         steps = self.place / "steps"
         self._known = set(self._list_steps())
-        with readable_errors(steps, "folder"):
+        with convert_read_errors(steps, "folder"):
             complete = [name for name in sorted(self._known) if (steps / name / RESULT_FILE).is_file()]
         return [self._read_result(int(name)) for name in complete]
 
-    def check_alone(self) -> None:
+    def check_no_other_process(self) -> None:
         """Raise ConfigError if another process has written a step since the results were read."""
         if foreign := sorted(set(self._list_steps()) - self._known):
-            raise self._make_shared_error(int(foreign[0]))
+            raise self._make_shared_folder_error(int(foreign[0]))
 
     def _list_steps(self) -> list[str]:
         steps = self.place / "steps"
-        with readable_errors(steps, "folder"):
+        with convert_read_errors(steps, "folder"):
             return [name for name in steps.list() if STEP_NAME_PATTERN.fullmatch(name)] if steps.is_folder() else []
 
-    def _make_shared_error(self, step: int) -> ConfigError:
+    def _make_shared_folder_error(self, step: int) -> ConfigError:
         return ConfigError(
-            f"folder {self.place}: expected the steps of this training, found step {step} of another process that runs "
-            "now; two trainings cannot share a folder, so choose another one"
+            f"folder {self.place}: expected the steps of this training, found step {step} of another running process; "
+            "two trainings cannot share a folder, so choose another one"
         )
 
     def _read_result(self, step: int) -> StepResult:
@@ -107,13 +107,13 @@ class StepFolder:
     def has_scores(self, step: int) -> bool:
         """Return True if the step's images were scored, even if its result was not written."""
         file = self.find_step(step) / SCORES_FILE
-        with readable_errors(file, "scores"):
+        with convert_read_errors(file, "scores"):
             return file.is_file()
 
     def read_scores(self, step: int) -> pa.Table:
         """Return the scores of a complete step; raise ConfigError if the file is damaged or missing."""
         file = self.find_step(step) / SCORES_FILE
-        with readable_errors(file, "scores"):
+        with convert_read_errors(file, "scores"):
             try:
                 return pq.read_table(pa.BufferReader(file.read()))
             except pa.ArrowInvalid as error:
@@ -126,7 +126,7 @@ class StepFolder:
         self._known.add(name_step(step))  # even if writing fails, because that may leave an empty folder
         if not (self.find_step(step) / SCORES_FILE).create(sink.getvalue().to_pybytes()):
             self._known.remove(name_step(step))
-            raise self._make_shared_error(step)
+            raise self._make_shared_folder_error(step)
 
     def write_result(self, result: StepResult, worst: Sequence[WorstImage]) -> None:
         """Write a step's worst images, and then its result, which marks the step as complete."""

@@ -7,11 +7,11 @@ from typing import Any, Literal, NamedTuple, Self
 
 import pyarrow as pa
 
-from plumbline.operators.base.sentences import describe_interval, number, plural, signed
+from plumbline.operators.base.sentences import describe_interval, format_number, format_quantity, format_signed
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.results.comparison import SIGNIFICANCE_LEVEL, Duel, compare_generators, read_prompt_means
 from plumbline.operators.results.run_scores import RunScores
-from plumbline.operators.results.summary import OVERALL, Skills, count_each
+from plumbline.operators.results.summary import OVERALL, Skills, tally_tables
 from plumbline.operators.statistics.ordering import compute_min_pairs
 
 Verdict = Literal["better", "worse", "no clear difference", "too few prompts", "no shared scores"]
@@ -38,12 +38,12 @@ class StepComparison(NamedTuple):
 
     def __str__(self) -> str:
         words = {"better": "better than", "worse": "worse than", "no clear difference": "no clear difference from"}
-        known = "" if self.difference is None else f" ({signed(self.difference)})"
+        known = "" if self.difference is None else f" ({format_signed(self.difference)})"
         return f"{words.get(self.verdict, f'{self.verdict} for a comparison with')} step {self.step}{known}"
 
 
 class MetricResult(NamedTuple):
-    """A step's mean score by one metric."""
+    """A step's mean score by one metric, and its comparisons with earlier steps."""
 
     metric: str
     mean: float | None
@@ -74,11 +74,11 @@ class MetricResult(NamedTuple):
         return {**self._asdict(), **compared}
 
     def __str__(self) -> str:
-        parts = [f"{self.metric} {number(self.mean)} ({describe_interval(self.low, self.high)})"]
+        parts = [f"{self.metric} {format_number(self.mean)} ({describe_interval(self.low, self.high)})"]
         parts += [] if self.previous is None else [str(self.previous)]
         parts += [] if self.best is None or self.best == self.previous else [f"{self.best}, the best so far"]
         if self.n_null:
-            parts.append(f"{plural(self.n_null, 'image')} without a score: {self.failure}")
+            parts.append(f"{format_quantity(self.n_null, 'image')} without a score: {self.failure}")
         return "; ".join(parts)
 
 
@@ -121,7 +121,7 @@ def summarize_step(
         metrics: The metrics by name.
     """
     skills = Skills(())
-    summary = {row["metric"]: row for row in count_each([scores], skills)[0].summary().to_pylist()}
+    summary = {row["metric"]: row for row in tally_tables([scores], skills)[0].make_summary().to_pylist()}
     lower_is_better = frozenset(name for name, metric in metrics.items() if metric.prefers_lower)
     previous = max(earlier, default=None)
     results = []

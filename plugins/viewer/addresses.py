@@ -11,7 +11,7 @@ from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.images.generation_settings import COMPARE, ValueCounts, add_settings, read_all_settings
 from plumbline.operators.report.marked_words import shorten
 from plumbline.plugins.viewer.browser import BrowsedRun, NotFound
-from plumbline.plugins.viewer.run_database import SCORE_ORDERS, Settings, WantedRows
+from plumbline.plugins.viewer.run_database import SCORE_ORDERS, SettingPairs, WantedRows
 
 ROWS_PER_PAGE = 50
 """Number of scores, notes or questions on a page."""
@@ -22,19 +22,19 @@ SETTING_PREFIX = "set."
 MAX_SETTINGS = 16
 
 
-class Side(NamedTuple):
+class ComparisonSide(NamedTuple):
     """One side of a comparison: a run, optionally restricted to one generator or to images with these settings."""
 
     run: str = ""
     generator: str = ""
-    settings: Settings = ()
+    settings: SettingPairs = ()
 
 
-class Choice(NamedTuple):
+class ChosenSides(NamedTuple):
     """The two sides of a comparison."""
 
-    left: Side = Side()
-    right: Side = Side()
+    left: ComparisonSide = ComparisonSide()
+    right: ComparisonSide = ComparisonSide()
 
     @property
     def pair(self) -> tuple[str, str] | None:
@@ -62,23 +62,25 @@ def parse_rows(request: Request, orders: Mapping[str, str] = SCORE_ORDERS) -> Wa
         for name in ("generator", "metric", "skill", "kind", "words", "against", "sort")
     )
     if sort not in orders:
-        raise BadAddress(f"sort={sort}: expected {', '.join(filter(None, orders))}")
+        raise BadAddress(f"sort={sort}: expected one of {', '.join(filter(None, orders))}; correct the address")
     low, high = _parse_real(request, "low"), _parse_real(request, "high")
     settings = _parse_settings(request, SETTING_PREFIX)
     return WantedRows(generator, metric, skill, kind, low, high, words, sort, settings, against=against)
 
 
-def parse_choice(request: Request) -> Choice:
+def parse_choice(request: Request) -> ChosenSides:
     """Parse the two sides: left=RUN, left_generator=NAME, left.cfg=7, and the same for the right side."""
     parameters = request.query_params
     left, right = (
-        Side(parameters.get(name, ""), parameters.get(f"{name}_generator", ""), _parse_settings(request, f"{name}."))
-        for name in Choice._fields
+        ComparisonSide(
+            parameters.get(name, ""), parameters.get(f"{name}_generator", ""), _parse_settings(request, f"{name}.")
+        )
+        for name in ChosenSides._fields
     )
-    return Choice(left, right)
+    return ChosenSides(left, right)
 
 
-def _parse_settings(request: Request, prefix: str) -> Settings:
+def _parse_settings(request: Request, prefix: str) -> SettingPairs:
     settings = (
         (name.removeprefix(prefix), value)
         for name, value in request.query_params.items()
@@ -108,7 +110,7 @@ def check_rows(run: BrowsedRun, wanted: WantedRows) -> None:
     )
 
 
-def check_settings(run: BrowsedRun, settings: Settings) -> None:
+def check_settings(run: BrowsedRun, settings: SettingPairs) -> None:
     """Raise NotFound if one of the settings does not occur in any image of the run."""
     offered = find_settings(run.manifest)
     for name, value in settings:
@@ -119,7 +121,9 @@ def check_settings(run: BrowsedRun, settings: Settings) -> None:
 def check_name(label: str, name: str, known: Sequence[str] | Mapping[str, Any] | None, run_id: str) -> None:
     """Raise NotFound if the name is unknown; `known` is None if the run does not list its names."""
     if name and known is not None and name not in known:
-        raise NotFound(f"{label}={shorten(name, 80)}: not in run {run_id}, which has {shorten(', '.join(known), 200)}")
+        raise NotFound(
+            f"{label}={shorten(name, 80)}: not in run {run_id}; choose one of {shorten(', '.join(known), 200)}"
+        )
 
 
 def find_settings(manifest: Mapping[str, Any]) -> dict[str, list[str] | None]:
@@ -127,10 +131,12 @@ def find_settings(manifest: Mapping[str, Any]) -> dict[str, list[str] | None]:
     found: dict[str, ValueCounts | int] = {}
     for generator_settings in read_all_settings(manifest, COMPARE).values():
         found = add_settings(found, generator_settings)
-    return {name: None if isinstance(values, int) else sorted(values, key=_sort_key) for name, values in found.items()}
+    return {
+        name: None if isinstance(values, int) else sorted(values, key=_make_sort_key) for name, values in found.items()
+    }
 
 
-def _sort_key(value: str) -> tuple[float, str]:
+def _make_sort_key(value: str) -> tuple[float, str]:
     try:
         return float(value), value
     except ValueError:
@@ -144,7 +150,7 @@ def _parse_real(request: Request, name: str) -> float | None:
     except ValueError:
         value = math.nan
     if value is not None and not math.isfinite(value):
-        raise BadAddress(f"{name}={text}: expected a number")
+        raise BadAddress(f"{name}={text}: expected a number; correct the address")
     return value
 
 
@@ -156,7 +162,7 @@ def parse_number(request: Request, name: str, default: int) -> int:
         or len(text) > len(str(MAX_PAGE_NUMBER))
         or int(text) > MAX_PAGE_NUMBER
     ):
-        raise BadAddress(f"{name}={text}: expected a whole number up to {MAX_PAGE_NUMBER}")
+        raise BadAddress(f"{name}={text}: expected a whole number up to {MAX_PAGE_NUMBER}; correct the address")
     return int(text)
 
 

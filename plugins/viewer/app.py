@@ -14,7 +14,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from plumbline.operators.base.errors import ConfigError, PlumblineError, RowError, hide_secrets
-from plumbline.operators.base.sentences import first_rows
+from plumbline.operators.base.sentences import take_first_rows
 from plumbline.operators.metrics.metric import get_direction
 from plumbline.operators.metrics.table import read_lower_is_better
 from plumbline.operators.report.changes import list_differing_settings, sort_clear_first
@@ -22,7 +22,7 @@ from plumbline.operators.report.gallery import Card, Thumbnail, make_card
 from plumbline.operators.report.marked_words import MarkedQuestion, mark_questions, shorten
 from plumbline.operators.report.rendering import FILE_POLICY, ServedPages, render_trends
 from plumbline.operators.results.summary import OVERALL, describe_part
-from plumbline.pipelines.base.storage import first_line
+from plumbline.pipelines.base.storage import get_first_line
 from plumbline.pipelines.report.comparable_runs import find_obstacle
 from plumbline.pipelines.report.trends import make_trends
 from plumbline.pipelines.store.runs import Run
@@ -31,7 +31,7 @@ from plumbline.plugins.viewer.addresses import (
     ROWS_PER_PAGE,
     SETTING_PREFIX,
     BadAddress,
-    Choice,
+    ChosenSides,
     add_other_metric,
     check_rows,
     find_first_row,
@@ -40,7 +40,7 @@ from plumbline.plugins.viewer.addresses import (
     parse_number,
     parse_rows,
 )
-from plumbline.plugins.viewer.browser import BrowsedRun, Browser, ImageUnavailable, NotFound, make_pick
+from plumbline.plugins.viewer.browser import BrowsedRun, ImageUnavailable, NotFound, StoreBrowser, make_pick
 from plumbline.plugins.viewer.notes import (
     MAX_NOTE_CHARACTERS,
     MAX_TAG_CHARACTERS,
@@ -49,7 +49,7 @@ from plumbline.plugins.viewer.notes import (
     hash_image,
     parse_note,
 )
-from plumbline.plugins.viewer.run_database import MOVE_ORDERS, SCORE_ORDERS, Score, WantedRows
+from plumbline.plugins.viewer.run_database import CHANGE_ORDERS, SCORE_ORDERS, Score, WantedRows
 from plumbline.plugins.viewer.sides import Comparisons
 
 SERVED_PAGES = ServedPages(Path(__file__).parent / "templates", scripts=("view.js",))
@@ -67,7 +67,7 @@ MAX_SHOWN_QUESTIONS = 100
 Elements = Sequence[Mapping[str, Any]]
 
 
-class Mean(NamedTuple):
+class ShownMean(NamedTuple):
     """A generator's mean score by a metric, and its interval as a bar in percent of the metric's range."""
 
     mean: float | None
@@ -110,7 +110,7 @@ class RowConvertor(IntegerConvertor):
 class Pages:
     """Handlers that render the pages of a store."""
 
-    def __init__(self, browser: Browser, *, may_write: bool) -> None:
+    def __init__(self, browser: StoreBrowser, *, may_write: bool) -> None:
         self.browser = browser
         self.comparisons = Comparisons(browser)
         self.notes = Notes(browser.store)
@@ -128,7 +128,7 @@ class Pages:
         content |= {"benchmarks": sorted(benchmarks - {""}), "first": first, "total": len(found)}
         content["suites"] = self.browser.list_suites(MAX_SHOWN_SUITES)
         content["differing"] = {
-            run.run_id: first_rows([*list_differing_settings(before, run.manifest)], MAX_SHOWN_DIFFERENCES)
+            run.run_id: take_first_rows([*list_differing_settings(before, run.manifest)], MAX_SHOWN_DIFFERENCES)
             for run in runs
             if run.manifest is not None and (before := _find_predecessor(run, all_runs))
         }
@@ -144,7 +144,7 @@ class Pages:
         rows = [row for row in summary if row["skill"] == (skill or OVERALL)]
         skills = sorted({row["skill"] for row in summary} - {OVERALL})
         lower_is_better = read_lower_is_better(manifest)
-        board = _make_board(rows, manifest.get("metrics", ()), lower_is_better)
+        board = _make_leaderboard(rows, manifest.get("metrics", ()), lower_is_better)
         content = {
             "manifest": manifest,
             "skill": skill,
@@ -173,7 +173,7 @@ class Pages:
             try:
                 content |= self._compare_sides(request, choice)
             except NotFound as error:
-                content["problem"] = first_line(error)
+                content["problem"] = get_first_line(error)
         manifests = {run.run_id: run.manifest for run in self.browser.list_runs() if run.manifest is not None}
         selected = filter(None, (side.run for side in choice))
         offered = sorted({*selected, *list(manifests)[:MAX_OFFERED_RUNS]}, reverse=True)
@@ -191,20 +191,24 @@ class Pages:
         page.status_code = 404 if content["problem"] else 200
         return page
 
-    def _compare_sides(self, request: Request, choice: Choice) -> dict[str, Any]:
+    def _compare_sides(self, request: Request, choice: ChosenSides) -> dict[str, Any]:
         """Return the page's values: the changes from one side to the other, and images whose scores changed."""
         sides, first = self.comparisons.open(choice), find_first_row(request, PROMPTS_PER_PAGE)
-        wanted = self._parse_rows(request, MOVE_ORDERS)
+        wanted = self._parse_rows(request, CHANGE_ORDERS)
         check_rows(sides.right, wanted)
         changes = self.comparisons.find_changes(sides)
         metrics = [*dict.fromkeys(change.duel.metric for change in changes.every)]
         if wanted.metric and wanted.metric not in metrics:
-            raise NotFound(f"metric={wanted.metric}: the two sides have no comparable scores by this metric")
+            raise NotFound(
+                f"metric={wanted.metric}: the two sides have no comparable scores by this metric; choose another metric"
+            )
         content = {"wanted": wanted, "first": first, "total": 0, "moves": []}
         if metrics:
             clear_metrics = [change.duel.metric for change in changes.clear]
             content["wanted"] = wanted = wanted._replace(metric=wanted.metric or [*clear_metrics, *metrics][0])
-            content["total"], content["moves"] = self.comparisons.find_moves(sides, wanted, first, PROMPTS_PER_PAGE)
+            content["total"], content["moves"] = self.comparisons.find_prompt_changes(
+                sides, wanted, first, PROMPTS_PER_PAGE
+            )
         rows = [change for change in changes.every if wanted.generator in ("", change.generator)]
         at_skills = [change for change in rows if change.duel.skill != OVERALL and change.duel.metric == wanted.metric]
         overall = [change for change in rows if change.duel.skill == OVERALL]
@@ -244,7 +248,9 @@ class Pages:
         run, prompt_id = self._open_run(request), request.query_params.get("id", "")
         scores = run.rows.read_prompt_scores(prompt_id, MAX_ROWS_OF_PROMPT)
         if not scores:
-            raise NotFound(f"run {run.run_id} has no row for prompt {prompt_id!r}")
+            raise NotFound(
+                f"run {run.run_id} has no row for prompt {prompt_id!r}; choose a prompt from its list of scores"
+            )
         images = self._show_images(run, scores)
         questions = {
             metric: _join_questions([image.elements.get(metric, ()) for image in images])
@@ -271,7 +277,9 @@ class Pages:
     async def add_note(self, request: Request) -> Response:
         """Add a note to the image of a row."""
         if not self._may_write:
-            raise HTTPException(403, "this viewer does not accept notes")
+            raise HTTPException(
+                403, "this viewer does not accept notes; start it with notes=true and a store that can be written to"
+            )
         sent = parse_note(await read_json_body(request, "a note"))
 
         def add() -> Response:
@@ -337,7 +345,9 @@ class Pages:
         suite_id = request.path_params["suite"]
         html = self.browser.read_suite_page(suite_id)
         if html is None:
-            raise NotFound(f"suite {suite_id}: not found in {self.browser.store.place.url}")
+            raise NotFound(
+                f"suite {suite_id}: not found in {self.browser.store.place.url}; choose one from the list of runs"
+            )
         return _send_report(html)
 
     def show_trends(self, request: Request) -> Response:
@@ -393,8 +403,8 @@ class Pages:
             status = error.status_code
             error = NotFound(error.detail if request.method == "POST" else f"{request.url.path}: page not found")
         if request.method == "POST":
-            return JSONResponse({"error": hide_secrets(first_line(error))}, status)
-        page = self._render("problem", request, title="Cannot be shown", problem=first_line(error))
+            return JSONResponse({"error": hide_secrets(get_first_line(error))}, status)
+        page = self._render("problem", request, title="Cannot be shown", problem=get_first_line(error))
         page.status_code = status
         return page
 
@@ -418,7 +428,10 @@ def _join_searchable_text(run: Run) -> str:
 
 
 def _join_questions(elements: Sequence[Elements]) -> list[SharedQuestion]:
-    """Return all questions in the order of writing; an image's answer is None if its cell no longer exists."""
+    """Return up to MAX_SHOWN_QUESTIONS questions in the order of writing, with the answer for each image.
+
+    An image's answer is None if its cell no longer exists.
+    """
     by_id = [{element["question_id"]: element for element in image} for image in elements]
     first = {question_id: element for image in reversed(by_id) for question_id, element in image.items()}
     return [
@@ -432,14 +445,14 @@ def _join_questions(elements: Sequence[Elements]) -> list[SharedQuestion]:
     ]
 
 
-def _make_board(
+def _make_leaderboard(
     summary: Sequence[Mapping[str, Any]], metrics: Sequence[str], lower_is_better: frozenset[str]
-) -> list[tuple[str, Mapping[str, Mean]]]:
+) -> list[tuple[str, Mapping[str, ShownMean]]]:
     """Return each generator's means by metric, ordered from best to worst by the first metric."""
     by_metric: dict[str, list[Mapping[str, Any]]] = {metric: [] for metric in metrics}
     for row in summary:
         by_metric.setdefault(row["metric"], []).append(row)
-    board: dict[str, dict[str, Mean]] = {}
+    board: dict[str, dict[str, ShownMean]] = {}
     for metric, rows in by_metric.items():
         scored = [row for row in rows if row["n"]]
         start = min((_find_interval(row)[0] for row in scored), default=0.0)
@@ -451,7 +464,7 @@ def _make_board(
             lengths = (low - start, high - low, 0.0 if mean is None else mean - start)
             left, width, dot = (round(100 * length / span, 2) for length in lengths)
             means = board.setdefault(row["generator"], {})
-            means[metric] = Mean(mean, low, high, row["n"], row["n_null"], left, width, dot)
+            means[metric] = ShownMean(mean, low, high, row["n"], row["n_null"], left, width, dot)
     return list(board.items())
 
 
@@ -464,11 +477,11 @@ def _find_interval(row: Mapping[str, Any]) -> tuple[float, float]:
 def _read_row(run: BrowsedRun, row: int) -> Score:
     score = run.rows.read_row(row)
     if score is None:
-        raise NotFound(f"run {run.run_id} has no row {row}")
+        raise NotFound(f"run {run.run_id} has no row {row}; choose a row from its list of scores")
     return score
 
 
-def _suggest_left(choice: Choice, manifests: Mapping[str, Mapping[str, Any]]) -> str:
+def _suggest_left(choice: ChosenSides, manifests: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the selected left run, or else the newest run that the right run can be compared with; empty if none."""
     right = choice.right.run or next(iter(manifests), "")
     others = (run_id for run_id in manifests if run_id != right)
@@ -476,7 +489,7 @@ def _suggest_left(choice: Choice, manifests: Mapping[str, Mapping[str, Any]]) ->
     return choice.left.run or next(comparable, "")
 
 
-def make_app(browser: Browser, token: str | None, names: Sequence[str], *, notes: bool = True) -> Starlette:
+def make_app(browser: StoreBrowser, token: str | None, names: Sequence[str], *, notes: bool = True) -> Starlette:
     """Create the application.
 
     `names` are the host names under which it accepts requests; `notes` allows people to write notes.

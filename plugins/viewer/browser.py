@@ -32,8 +32,10 @@ from plumbline.plugins.viewer.run_database import Database, RunRows, Score
 
 MAX_OPEN_RUNS = 8
 """Maximum number of runs whose rows are kept; the least recently used run is dropped first."""
-MAX_CACHED_SMALL_IMAGES, MAX_CACHED_LARGE_IMAGES = 1000, 48
-"""Maximum numbers of cached small images (about 12 MB), and of cached large images and sources (19 MB each)."""
+MAX_CACHED_SMALL_IMAGES = 1000
+"""Maximum number of cached small images, which take about 12 MB together."""
+MAX_CACHED_LARGE_IMAGES = 48
+"""Maximum number of cached large images (about 19 MB), and of cached lists of source images."""
 LARGE_IMAGE_SIDE, LARGE_IMAGE_BYTES = 1024, 400_000
 MAX_CONCURRENT_DECODES = 4
 """Maximum number of images decoded at the same time."""
@@ -84,7 +86,7 @@ class _OpenRun:
         return self._list_parts() == self._parts
 
 
-class Browser:
+class StoreBrowser:
     """Reader of a store for the viewer; it writes nothing."""
 
     def __init__(self, store: Store, database: Database) -> None:
@@ -93,11 +95,11 @@ class Browser:
         self._lock = Lock()
         self._openers = ThreadPoolExecutor(2)
         self._decoding = BoundedSemaphore(MAX_CONCURRENT_DECODES)
-        self._small = lru_cache(MAX_CACHED_SMALL_IMAGES)(partial(self._make, encode_thumbnail))
+        self._small = lru_cache(MAX_CACHED_SMALL_IMAGES)(partial(self._make_or_raise, encode_thumbnail))
         large = partial(encode_thumbnail, side=LARGE_IMAGE_SIDE, max_bytes=LARGE_IMAGE_BYTES)
-        self._large = lru_cache(MAX_CACHED_LARGE_IMAGES)(partial(self._make, large))
+        self._large = lru_cache(MAX_CACHED_LARGE_IMAGES)(partial(self._make_or_raise, large))
         sources = partial(encode_sources, side=LARGE_IMAGE_SIDE, max_bytes=LARGE_IMAGE_BYTES)
-        self._sources = lru_cache(MAX_CACHED_LARGE_IMAGES)(partial(self._make, sources, edited=True))
+        self._sources = lru_cache(MAX_CACHED_LARGE_IMAGES)(partial(self._make_or_raise, sources, edited=True))
 
     def check(self) -> None:
         """Raise ConfigError if the store has no run."""
@@ -114,7 +116,7 @@ class Browser:
         return list_runs(self.store)[::-1]
 
     def list_suites(self, limit: int) -> list[Suite]:
-        """Return the newest suites (runs of several benchmarks)."""
+        """Return up to `limit` suites (runs of several benchmarks), newest first."""
         return list(islice(read_newest_suites(self.store), limit))
 
     def read_suite_page(self, suite_id: str) -> str | None:
@@ -125,7 +127,7 @@ class Browser:
     def read_manifest(self, run_id: str) -> Mapping[str, Any]:
         """Return a run's manifest; raise NotFound if the run does not exist, ConfigError if its manifest is damaged."""
         if run_id not in list_run_ids(self.store):
-            raise NotFound(f"run {run_id}: not found in {self.store.place.url}")
+            raise NotFound(f"run {run_id}: not found in {self.store.place.url}; choose one from the list of runs")
         return read_manifest(self.store, run_id)
 
     def open(self, run_id: str) -> "Future[BrowsedRun]":
@@ -162,11 +164,11 @@ class Browser:
         """Return a row's source images, each as WebP or an error; raise the same errors as `read_image`."""
         return self._sources(run_id, row)
 
-    def _make(self, make: MakeImage[Made], run_id: str, row: int, *, edited: bool = False) -> Made:
+    def _make_or_raise(self, make: MakeImage[Made], run_id: str, row: int, *, edited: bool = False) -> Made:
         run = self.open(run_id).result()
         score = run.rows.read_row(row)
         if score is None:
-            raise NotFound(f"run {run_id} has no row {row}")
+            raise NotFound(f"run {run_id} has no row {row}; choose a row from its list of scores")
         if run.originals is None or score.image_id is None:
             raise ImageUnavailable(run.unreadable or score.message or "the row has no image id")
         with self._decoding:

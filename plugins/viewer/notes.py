@@ -24,16 +24,16 @@ from plumbline.plugins.viewer.run_database import NamedImage, Score
 
 NOTES_FOLDER = "notes"
 NOTE_FILE_PATTERN = re.compile(rf"{NOTES_FOLDER}/(?P<image>[0-9a-f]{{32}})/(?P<number>\d{{6}})\.json")
-MAX_NOTE_CHARACTERS, MAX_TAG_CHARACTERS = 2000, 24
-"""Maximum lengths of a note and of a tag, in characters."""
+MAX_NOTE_CHARACTERS = 2000
+MAX_TAG_CHARACTERS = 24
 MAX_NOTES_PER_IMAGE = 1000
 MAX_CACHED_NOTES = 5000
 """Maximum number of notes, newest first, that are kept in memory and searched."""
 LIST_REFRESH_SECONDS = 2.0
 """Time in seconds after which the store is listed again."""
 
-Text = Annotated[str, Field(min_length=1, max_length=MAX_NOTE_CHARACTERS)]
-Tag = Annotated[str, Field(pattern=rf"^[\w-]{{0,{MAX_TAG_CHARACTERS}}}$")]
+NoteText = Annotated[str, Field(min_length=1, max_length=MAX_NOTE_CHARACTERS)]
+NoteTag = Annotated[str, Field(pattern=rf"^[\w-]{{0,{MAX_TAG_CHARACTERS}}}$")]
 
 
 class BadNote(PlumblineError):
@@ -45,8 +45,8 @@ class SentNote:
     """A note as sent by a page."""
 
     author: str
-    text: Text
-    tag: Tag = ""
+    text: NoteText
+    tag: NoteTag = ""
 
 
 @checked(frozen=True, kw_only=True, slots=True)
@@ -60,8 +60,8 @@ class Note:
     row: int
     """The row that the author saw, in the scores of the run."""
     author: str
-    text: Text
-    tag: Tag
+    text: NoteText
+    tag: NoteTag
     at: str
     """Time of the note in ISO 8601 (UTC)."""
 
@@ -118,28 +118,31 @@ class Notes:
 
     def count(self, image: str) -> int:
         """Return the number of notes on an image."""
-        self._list()
+        self._refresh_files()
         return len(self._by_image.get(image, ()))
 
     def list_images(self) -> tuple[NamedImage, ...]:
         """Return the images that the newest notes are about."""
-        self._list()
-        notes = (stored.note for stored in self._read_all(self._list_newest_paths()[:MAX_CACHED_NOTES]))
+        self._refresh_files()
+        notes = (stored.note for stored in self._read_notes(self._list_newest_paths()[:MAX_CACHED_NOTES]))
         return tuple(dict.fromkeys((note.generator, note.image_id, note.prompt_id) for note in notes if note))
 
     def read(self, image: str) -> list[StoredNote]:
         """Return an image's notes, newest first."""
-        self._list()
-        return self._read_all(self._by_image.get(image, ())[::-1])
+        self._refresh_files()
+        return self._read_notes(self._by_image.get(image, ())[::-1])
 
     def find(self, words: str, tag: str, first: int, limit: int) -> tuple[int, list[StoredNote]]:
-        """Return the number of notes that contain all words and the tag, and a page of these notes, newest first."""
-        self._list()
+        """Return the number of notes that contain all words and the tag, and a page of these notes, newest first.
+
+        Only the newest MAX_CACHED_NOTES notes are searched for words or a tag.
+        """
+        self._refresh_files()
         paths = self._list_newest_paths()
         if not words and not tag:
-            return len(paths), self._read_all(paths[first : first + limit])
+            return len(paths), self._read_notes(paths[first : first + limit])
         terms = [word.lower() for word in words.split()]
-        found = [stored for stored in self._read_all(paths[:MAX_CACHED_NOTES]) if _is_match(stored.note, terms, tag)]
+        found = [stored for stored in self._read_notes(paths[:MAX_CACHED_NOTES]) if _is_match(stored.note, terms, tag)]
         return len(found), found[first : first + limit]
 
     def add(self, run_id: str, score: Score, sent: SentNote) -> Note:
@@ -149,7 +152,7 @@ class Notes:
         support create-only writes, and WriteError if writing fails.
         """
         if score.image_id is None or score.prompt_id is None:
-            raise BadNote("the row has no image id, so it cannot have a note")
+            raise BadNote("the row has no image id, so it cannot have a note; choose a row with an image")
         self._store.check()
         image = hash_image(score)
         note = Note(
@@ -161,7 +164,7 @@ class Notes:
             at=datetime.now(UTC).isoformat(timespec="seconds"),
             **asdict(sent),
         )
-        self._list(now=True)
+        self._refresh_files(force=True)
         paths = self._by_image.get(image, ())
         last = self._read(paths[-1]).note if paths else None
         if last is not None and (last.author, last.text, last.tag) == (note.author, note.text, note.tag):
@@ -169,18 +172,18 @@ class Notes:
         number = int(paths[-1][-11:-5]) + 1 if paths else 0
         while number < MAX_NOTES_PER_IMAGE:
             if self._store.create_json(f"{NOTES_FOLDER}/{image}/{number:06d}.json", asdict(note)):
-                self._list(now=True)
+                self._refresh_files(force=True)
                 return note
             number += 1
-        raise BadNote(f"expected at most {MAX_NOTES_PER_IMAGE} notes on an image, and this image has as many already")
+        raise BadNote(f"this image already has {MAX_NOTES_PER_IMAGE} notes, which is the maximum")
 
     def _list_newest_paths(self) -> list[str]:
         return sorted(self._times, key=lambda path: (-self._times[path], path))
 
-    def _list(self, *, now: bool = False) -> None:
-        """List the store's notes, unless they were listed in the last `LIST_REFRESH_SECONDS` and `now` is False."""
+    def _refresh_files(self, *, force: bool = False) -> None:
+        """List the store's note files again, if the last list is older than LIST_REFRESH_SECONDS or `force` is True."""
         with self._lock:
-            if not now and time.monotonic() - self._listed_at < LIST_REFRESH_SECONDS:
+            if not force and time.monotonic() - self._listed_at < LIST_REFRESH_SECONDS:
                 return
             times = {
                 path: written
@@ -192,7 +195,7 @@ class Notes:
                 by_image.setdefault(path.split("/")[1], []).append(path)
             self._times, self._by_image, self._listed_at = times, by_image, time.monotonic()
 
-    def _read_all(self, paths: Sequence[str]) -> list[StoredNote]:
+    def _read_notes(self, paths: Sequence[str]) -> list[StoredNote]:
         with ThreadPoolExecutor(N_READERS) as pool:
             return list(pool.map(self._read, paths))
 

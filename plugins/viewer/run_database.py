@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from plumbline.operators.base.errors import ConfigError, install_remedy
+from plumbline.operators.base.errors import ConfigError, format_install_remedy
 from plumbline.operators.base.schemas import QUESTIONS
 from plumbline.operators.images.generation_settings import (
     REPEAT_SETTING,
@@ -53,7 +53,7 @@ SCORE_ORDERS = {
 DISAGREEMENT_ORDER = "apart DESC, row"
 MAX_CACHED_ORDERS = 4
 """Maximum number of cached orders by two metrics per run; each requires joining and sorting all scores of the run."""
-MOVE_ORDERS = {
+CHANGE_ORDERS = {
     "": "abs(later.mean - earlier.mean) DESC NULLS LAST",
     "up": "later.mean - earlier.mean DESC NULLS LAST",
     "down": "later.mean - earlier.mean NULLS LAST",
@@ -70,7 +70,7 @@ MAX_ROWS_OF_PAGE = 2000
 """Maximum number of rows for the images of one side on a page of score changes."""
 
 
-Settings = tuple[tuple[str, str], ...]
+SettingPairs = tuple[tuple[str, str], ...]
 """Generation settings as pairs of name and value."""
 NamedImage = tuple[str, str, str]
 """An image, identified by generator, image id and prompt id."""
@@ -89,7 +89,7 @@ class WantedRows(NamedTuple):
     words: str = ""
     """Words that must all occur in the prompt, or the id of the prompt or image."""
     sort: str = ""
-    settings: Settings = ()
+    settings: SettingPairs = ()
     noted: tuple[NamedImage, ...] | None = None
     """Images with notes, if only images with notes are selected; None selects images with and without notes."""
     against: str = ""
@@ -126,7 +126,7 @@ class Score(NamedTuple):
         )
 
 
-class Move(NamedTuple):
+class ScoreChange(NamedTuple):
     """A prompt's mean scores on the two sides, by one metric."""
 
     prompt_id: str
@@ -162,7 +162,7 @@ class Database:
         try:
             import duckdb
         except ImportError as error:
-            raise ConfigError(f"DuckDB is not installed; {install_remedy('view')}") from error
+            raise ConfigError(f"DuckDB is not installed; {format_install_remedy('view')}") from error
         options: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": f"{memory}MB",
             "temp_directory": str(folder / "spilled"),
@@ -178,7 +178,7 @@ class Database:
         self._closed = True
         self._connection.close()
 
-    def next_number(self) -> int:
+    def take_next_number(self) -> int:
         """Return a new number for use in table names."""
         return next(self._numbers)
 
@@ -222,7 +222,7 @@ class SortedRows:
 
     def __init__(self, database: Database, rows: str, values: tuple[object, ...], order: str) -> None:
         """Create the table from `rows`, a statement that selects the columns row, rank, other and other_rank."""
-        self.table = f"order_{database.next_number()}"
+        self.table = f"order_{database.take_next_number()}"
         weakref.finalize(self, database.drop, self.table).atexit = False
         columns = f"row, rank, other, other_rank, row_number() OVER (ORDER BY {order}) - 1 AS place"
         with database.transaction() as fill:
@@ -241,7 +241,7 @@ class RunRows:
         Raises StoreError if a file is damaged or cannot be read.
         """
         self._database, self._store, self._run_id = database, store, run_id
-        self.number = number = database.next_number()
+        self.number = number = database.take_next_number()
         """Number that identifies this reading of the run; it is part of the tables' names."""
         self._scores, self._prompts, self._questions = f"scores_{number}", f"prompts_{number}", f"questions_{number}"
         self._ranks, self._lower_is_better = f"ranks_{number}", sorted(lower_is_better)
@@ -322,11 +322,11 @@ class RunRows:
     def read_image_scores(self, score: Score) -> list[Score]:
         """Return all metrics' scores of a row's image, with their ranks."""
         same = "generator = ? AND image_id IS NOT DISTINCT FROM ? AND prompt_id IS NOT DISTINCT FROM ?"
-        return self._find_ranked(same, [score.generator, score.image_id, score.prompt_id])
+        return self._find_ranked_scores(same, [score.generator, score.image_id, score.prompt_id])
 
     def read_prompt_scores(self, prompt_id: str, limit: int) -> list[Score]:
         """Return all metrics' scores of a prompt's images, with their ranks."""
-        return self._find_ranked("prompt_id = ?", [prompt_id], limit)
+        return self._find_ranked_scores("prompt_id = ?", [prompt_id], limit)
 
     def count_settings(self, wanted: WantedRows) -> dict[str, SettingCounts]:
         """Return the generation settings (without seeds) of the matching rows, by generator."""
@@ -363,7 +363,7 @@ class RunRows:
 
         return read
 
-    def find_moves(
+    def find_prompt_changes(
         self,
         right: "RunRows",
         wanted: tuple[WantedRows, WantedRows],
@@ -371,7 +371,7 @@ class RunRows:
         edited: Sequence[str],
         first: int,
         limit: int,
-    ) -> tuple[int, list[Move]]:
+    ) -> tuple[int, list[ScoreChange]]:
         """Return the number of prompts that both this run (left) and `right` scored, and a page of them.
 
         If the filters (`wanted`, one per side) name generators, these are compared with each other; otherwise each
@@ -393,10 +393,10 @@ class RunRows:
             f"FROM ({mapped}) earlier JOIN ({later}) later USING ({same}) "
             f"WHERE ({'earlier.failed OR later.failed' if wanted[1].kind else scored}) "
             f"AND (earlier.has_note OR later.has_note) AND NOT list_contains(CAST(? AS VARCHAR[]), prompt_id) "
-            f"ORDER BY {MOVE_ORDERS[wanted[1].sort]}, prompt_id, later.generator LIMIT ? OFFSET ?"
+            f"ORDER BY {CHANGE_ORDERS[wanted[1].sort]}, prompt_id, later.generator LIMIT ? OFFSET ?"
         )
         found = self._database.select(statement, [*line, *left_values, *right_values, [*edited], limit, first])
-        return found[0][0] if found else 0, [Move(*row[1:]) for row in found]
+        return found[0][0] if found else 0, [ScoreChange(*row[1:]) for row in found]
 
     def _select_prompt_means(self, wanted: WantedRows) -> tuple[str, list[object]]:
         """Return a statement that selects each prompt's mean by generator.
@@ -414,7 +414,7 @@ class RunRows:
         return statement, [*([wanted.kind] if "?" in kind else []), *images, *values]
 
     def find_scores(self, wanted: WantedRows, generators: Sequence[str], prompt_ids: Sequence[str]) -> list[Score]:
-        """Return the matching rows for these prompts and generators, in the order of the run."""
+        """Return up to MAX_ROWS_OF_PAGE matching rows for these prompts and generators, in the order of the run."""
         where, values = self._make_condition(wanted)
         condition = f"{where} AND list_contains(?, generator) AND list_contains(?, prompt_id)"
         found = f"SELECT * FROM {self._scores} WHERE {condition} ORDER BY row LIMIT {MAX_ROWS_OF_PAGE}"
@@ -505,8 +505,8 @@ class RunRows:
         joined = f"SELECT {columns}, p.text{ranks} FROM ({statement}) f LEFT JOIN {self._prompts} p USING (prompt_id)"
         return [Score(*row) for row in self._database.select(f"{joined} ORDER BY {order}", values)]
 
-    def _find_ranked(self, condition: str, values: Sequence[object], limit: int = 1000) -> list[Score]:
-        """Return the scores that match the condition, with their percentile ranks within the metric."""
+    def _find_ranked_scores(self, condition: str, values: Sequence[object], limit: int = 1000) -> list[Score]:
+        """Return up to `limit` scores that match the condition, with their percentile ranks within the metric."""
         found = self._add_texts(
             f"SELECT * FROM {self._scores} WHERE {condition} ORDER BY row LIMIT {limit:d}", values, "row"
         )
@@ -542,7 +542,7 @@ def _match_words(column: str, words: str) -> tuple[str, list[object]]:
 def _join_settings(part: pa.Table) -> pa.Table:
     """Return the rows with each row's settings as one string in the column `settings`.
 
-    The string is only SETTING_SEPARATOR if a row has no settings, and null if the table has none.
+    The string is just SETTING_SEPARATOR for a row without settings, and null if the table has no settings.
     """
     texts = pa.nulls(len(part), pa.string())
     if has_settings(part.schema):

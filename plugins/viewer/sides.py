@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plumbline.operators.base.sentences import FirstRows, first_rows
+from plumbline.operators.base.sentences import FirstRows, take_first_rows
 from plumbline.operators.images.generation_settings import COMPARE, SETTINGS_COLUMN, read_all_settings
 from plumbline.operators.report.changes import Changes, compare_runs, find_altered_metrics
 from plumbline.operators.report.gallery import ImageDetail
@@ -17,9 +17,9 @@ from plumbline.operators.results.summary import Skills
 from plumbline.pipelines.report.comparable_runs import find_obstacle, read_bridges
 from plumbline.pipelines.sources.sources import collect_skills
 from plumbline.pipelines.store.run_scores import read_prompt_texts
-from plumbline.plugins.viewer.addresses import Choice, Side, check_name, check_settings
-from plumbline.plugins.viewer.browser import BrowsedRun, Browser, NotFound, make_pick
-from plumbline.plugins.viewer.run_database import Move, Score, WantedRows
+from plumbline.plugins.viewer.addresses import ChosenSides, ComparisonSide, check_name, check_settings
+from plumbline.plugins.viewer.browser import BrowsedRun, NotFound, StoreBrowser, make_pick
+from plumbline.plugins.viewer.run_database import Score, ScoreChange, WantedRows
 
 MAX_CACHED_COMPARISONS = 32
 """Maximum number of cached comparisons."""
@@ -29,10 +29,10 @@ MAX_REASON_CHARACTERS = 700
 """Maximum length of a judge's reason, in characters."""
 
 
-class Sides(NamedTuple):
+class OpenSides(NamedTuple):
     """The two open sides of a comparison."""
 
-    choice: Choice
+    choice: ChosenSides
     left: BrowsedRun
     right: BrowsedRun
     manifests: tuple[Mapping[str, Any], Mapping[str, Any]]
@@ -45,7 +45,7 @@ class Sides(NamedTuple):
     """Reason why a difference may not be due to the generators; empty if no reason is known."""
 
     def find_bridge(self, metric: str) -> Bridge | None:
-        """Return the bridge that maps the left scores of a metric to the scale of the right side; None without one."""
+        """Return the bridge that maps a metric's left scores to the right side's scale; None if none joins them."""
         bridge = self.between.get(metric)
         return bridge if bridge is not None and bridge.joins else None
 
@@ -74,7 +74,7 @@ class ChangedAnswer(NamedTuple):
     right: MarkedQuestion
 
 
-class ShownMove(NamedTuple):
+class ShownChange(NamedTuple):
     """A prompt whose score changed, with its images on both sides."""
 
     prompt_id: str
@@ -91,33 +91,36 @@ class ShownMove(NamedTuple):
 class Comparisons:
     """Comparisons of sides, with a cache of their results."""
 
-    def __init__(self, browser: Browser) -> None:
+    def __init__(self, browser: StoreBrowser) -> None:
         self._browser = browser
-        self._cached_changes = lru_cache(MAX_CACHED_COMPARISONS)(self._compare)
-        self._cached_edited = lru_cache(MAX_CACHED_COMPARISONS)(self._find_edited)
+        self._cached_changes = lru_cache(MAX_CACHED_COMPARISONS)(self._compute_changes)
+        self._cached_edited = lru_cache(MAX_CACHED_COMPARISONS)(self._find_edited_prompts)
 
-    def open(self, choice: Choice) -> Sides:
-        """Open both sides of a comparison; raise NotFound if either does not exist."""
+    def open(self, choice: ChosenSides) -> OpenSides:
+        """Open both sides of a comparison.
+
+        Raises NotFound if a side does not exist, if both sides are equal, or if only one side has a generator.
+        """
         if choice.left == choice.right:
-            raise NotFound("choose two runs, or two generators or settings of one run")
+            raise NotFound("both sides are the same; choose two runs, or two generators or settings of one run")
         opening = [self._browser.open(side.run) for side in choice]
         left, right = (run.result() for run in opening)
         if bool(choice.left.generator) != bool(choice.right.generator):
-            raise NotFound("choose a generator on both sides, or on neither")
+            raise NotFound("only one side names a generator; choose a generator on both sides, or on neither")
         for run, side in zip((left, right), choice, strict=True):
             check_name("generator", side.generator, run.manifest.get("generators"), run.run_id)
             check_settings(run, side.settings)
         manifests = (_reduce_manifest(left, choice.left, choice), _reduce_manifest(right, choice.right, choice))
         bridges = read_bridges(self._browser.store, right.manifest.get("benchmark"))
         between = {metric: altered.bridge for metric, altered in find_altered_metrics(*manifests, bridges).items()}
-        return Sides(choice, left, right, manifests, bridges, between, find_obstacle(*manifests, bridges))
+        return OpenSides(choice, left, right, manifests, bridges, between, find_obstacle(*manifests, bridges))
 
-    def find_changes(self, sides: Sides) -> Changes:
+    def find_changes(self, sides: OpenSides) -> Changes:
         """Return the changes from left to right, paired by prompt; cached until the rows or the bridges change."""
         opened = sides.left.rows.number, sides.right.rows.number
         return self._cached_changes(sides.choice, opened, tuple(bridge.bridge_id for bridge in sides.bridges))
 
-    def _compare(self, choice: Choice, opened: tuple[int, int], bridges: tuple[str, ...]) -> Changes:
+    def _compute_changes(self, choice: ChosenSides, opened: tuple[int, int], bridges: tuple[str, ...]) -> Changes:
         """Compare the two sides; the last two arguments serve only as part of the cache key."""
         sides = self.open(choice)
         left, right = (WantedRows(generator=side.generator, settings=side.settings) for side in choice)
@@ -129,10 +132,10 @@ class Comparisons:
             bridges=sides.bridges,
         )._replace(run_id=choice.left.run)
 
-    def _read_texts(self, side: Side) -> PromptTexts | None:
+    def _read_texts(self, side: ComparisonSide) -> PromptTexts | None:
         return read_prompt_texts(self._browser.store, side.run)
 
-    def _find_edited(self, choice: Choice, opened: tuple[int, int]) -> list[str]:
+    def _find_edited_prompts(self, choice: ChosenSides, opened: tuple[int, int]) -> list[str]:
         """Return the prompts whose texts differ between the two runs; `opened` serves only as part of the cache key."""
         left, right = (self._read_texts(side) for side in choice)
         if left is None or right is None:
@@ -141,7 +144,9 @@ class Comparisons:
         edited = prompts[left.find_edited(right, prompts)]
         return self.open(choice).left.rows.find_prompt_ids(edited) if len(edited) else []
 
-    def find_moves(self, sides: Sides, wanted: WantedRows, first: int, limit: int) -> tuple[int, list[ShownMove]]:
+    def find_prompt_changes(
+        self, sides: OpenSides, wanted: WantedRows, first: int, limit: int
+    ) -> tuple[int, list[ShownChange]]:
         """Return the number of prompts that match the filter, and a page of them with an image from each side."""
         left, right = (
             wanted._replace(generator=side.generator or wanted.generator, settings=(*wanted.settings, *side.settings))
@@ -151,11 +156,11 @@ class Comparisons:
         line = UNCHANGED_LINE if bridge is None else bridge.line
         filters = (left._replace(skill="", words=""), right)
         edited = self._cached_edited(sides.choice, (sides.left.rows.number, sides.right.rows.number))
-        total, moves = sides.left.rows.find_moves(sides.right.rows, filters, line, edited, first, limit)
+        total, moves = sides.left.rows.find_prompt_changes(sides.right.rows, filters, line, edited, first, limit)
         lefts = self._show_images(sides.left, left, [(move.left_generator, move.prompt_id) for move in moves])
         rights = self._show_images(sides.right, right, [(move.right_generator, move.prompt_id) for move in moves])
         rows = zip(moves, lefts, rights, strict=True)
-        return total, [_show_move(*row, wanted.metric, has_bridge=bridge is not None) for row in rows]
+        return total, [_show_change(*row, wanted.metric, has_bridge=bridge is not None) for row in rows]
 
     def _show_images(
         self, run: BrowsedRun, wanted: WantedRows, pairs: Sequence[tuple[str, str]]
@@ -175,7 +180,7 @@ class Comparisons:
         return [(side, details[pick.key]) for side, pick in zip(sides, picks, strict=True)]
 
 
-def _reduce_manifest(run: BrowsedRun, side: Side, choice: Choice) -> Mapping[str, Any]:
+def _reduce_manifest(run: BrowsedRun, side: ComparisonSide, choice: ChosenSides) -> Mapping[str, Any]:
     """Return a run's manifest as if the run had only the side's generator and settings.
 
     If two generators are compared, both manifests get the name of the right side's generator. The selected settings are
@@ -206,14 +211,14 @@ def _choose_typical(run_id: str, scores: Sequence[Score]) -> ShownSide:
     return ShownSide(run_id, nearest, mean, len(scores), alt)
 
 
-def _show_move(
-    move: Move,
+def _show_change(
+    move: ScoreChange,
     left: tuple[ShownSide, ImageDetail],
     right: tuple[ShownSide, ImageDetail],
     metric: str,
     *,
     has_bridge: bool,
-) -> ShownMove:
+) -> ShownChange:
     before, after = (
         {element["question_id"]: mark_question(element) for element in detail.elements.get(metric, ())}
         for _, detail in (left, right)
@@ -221,12 +226,12 @@ def _show_move(
     shared = [ChangedAnswer(question, after[key]) for key, question in before.items() if key in after]
     changed = [pair for pair in shared if (pair.left.state, pair.left.given) != (pair.right.state, pair.right.given)]
     reasons = tuple(shorten(detail.rationales.get(metric), MAX_REASON_CHARACTERS) for _, detail in (left, right))
-    return ShownMove(
+    return ShownChange(
         prompt_id=move.prompt_id,
         text=right[0].score.text or left[0].score.text or move.prompt_id,
         move=None if move.left is None or move.right is None else move.right - move.left,
         sides=(left[0]._replace(mapped=move.left) if has_bridge else left[0], right[0]),
-        answers=first_rows(changed, MAX_SHOWN_ANSWERS),
+        answers=take_first_rows(changed, MAX_SHOWN_ANSWERS),
         rewritten=bool(before and after and not shared),
         reasons=(reasons[0], reasons[1]) if reasons[0] != reasons[1] else None,
     )

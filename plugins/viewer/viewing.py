@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from plumbline.operators.base.bounds import BoundsChecked, at_least
-from plumbline.operators.base.errors import ConfigError, install_remedy
+from plumbline.operators.base.errors import ConfigError, format_install_remedy
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.store.store import open_existing_store
 from plumbline.pipelines.web.listening import (
@@ -18,7 +18,7 @@ from plumbline.pipelines.web.listening import (
     run_app,
     take_token,
 )
-from plumbline.plugins.viewer.browser import Browser
+from plumbline.plugins.viewer.browser import StoreBrowser
 from plumbline.plugins.viewer.run_database import Database
 
 
@@ -55,17 +55,18 @@ SHUTDOWN_SECONDS = 10
 def view(config: ViewConfig, ready: Callable[[str], None]) -> None:
     """Serve the pages until the process is stopped; call `ready` with the address.
 
-    Raises ConfigError if the store does not exist or a library is missing, and OSError if the port is in use.
+    Raises ConfigError if the store does not exist or has no run, or if a library is missing, and OSError if the port
+    is in use.
     """
     try:
         import uvicorn  # noqa: F401
 
         from plumbline.plugins.viewer.app import make_app
     except ImportError as error:
-        raise ConfigError(f"module {error.name} is not installed; {install_remedy('view')}") from error
+        raise ConfigError(f"module {error.name} is not installed; {format_install_remedy('view')}") from error
     token = take_token(config.host, config.token_variable)
     with tempfile.TemporaryDirectory(prefix="plumbline-view-") as folder:
-        browser = Browser(open_existing_store(config), Database(Path(folder), config.memory))
+        browser = StoreBrowser(open_existing_store(config), Database(Path(folder), config.memory))
         try:
             browser.check()
             with open_listening_socket(config.host, config.port) as listener:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from plumbline.operators.base.errors import SourceError
-from plumbline.operators.metrics.questions.question_list import ask_for_text
+from plumbline.operators.metrics.questions.question_list import make_text_question
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import MAX_WRITTEN_LIST_CHARACTERS, Refused, read_json
 from plumbline.pipelines.sources.question_packs.pack import (
@@ -14,15 +14,15 @@ from plumbline.pipelines.sources.question_packs.pack import (
     PackLine,
     PackRow,
     PackRows,
+    abbreviate,
+    convert_refusal_to_error_row,
     get_label,
     get_texts,
-    quote,
     read_lines,
     read_rows,
-    read_whole,
+    read_whole_file,
     the_id,
     the_text,
-    yield_questions_or_error,
 )
 
 
@@ -31,7 +31,7 @@ def _make_text_rows(row: PackRow, texts: Sequence[str]) -> Iterator[PackRow]:
     if not texts:
         raise Refused("no_texts", "expected texts, found none")
     for number, text in enumerate(texts):
-        yield row._replace(question=ask_for_text(number, text))
+        yield row._replace(question=make_text_question(number, text))
 
 
 def read_longtext_bench(place: Place, convention: Convention) -> PackRows:
@@ -49,7 +49,7 @@ def _read_longtext(line: PackLine) -> PackRows:
     values = line.values
     skills = tuple(skill for name in ("category", "length") if (skill := get_label(values, name)))
     row = PackRow(line.where, the_id(values, "prompt_id"), the_text(values, "prompt"), skills=skills)
-    return yield_questions_or_error(*row[:3], _make_longtext_rows(row, values))
+    return convert_refusal_to_error_row(*row[:3], _make_longtext_rows(row, values))
 
 
 def _make_longtext_rows(row: PackRow, values: Any) -> Iterator[PackRow]:
@@ -76,7 +76,7 @@ def read_oneig_text(place: Place, convention: Convention) -> PackRows:
 def _read_oneig_text(line: PackLine, *, fixed: bool) -> PackRows:
     prompt = "prompt_cn" if "prompt_cn" in line.values else "prompt_en"
     row = PackRow(line.where, the_id(line.values, "id"), the_text(line.values, prompt))
-    return yield_questions_or_error(*row[:3], _make_oneig_rows(row, line, fixed=fixed))
+    return convert_refusal_to_error_row(*row[:3], _make_oneig_rows(row, line, fixed=fixed))
 
 
 def _make_oneig_rows(row: PackRow, line: PackLine, *, fixed: bool) -> Iterator[PackRow]:
@@ -113,23 +113,23 @@ def read_cvtg_2k(place: Place, convention: Convention) -> PackRows:
     for folder in ("CVTG", styled):
         for area in TEXT_COUNTS:
             file = place / f"{folder}/{area}.json"
-            yield from read_rows(_read_listed(file), partial(_read_cvtg, folder=folder, area=area))
+            yield from read_rows(_read_data_list(file), partial(_read_cvtg, folder=folder, area=area))
 
 
-def _read_listed(file: Place) -> Iterator[PackLine | str]:
-    content = read_json(read_whole(file), file.url)
+def _read_data_list(file: Place) -> Iterator[PackLine | str]:
+    content = read_json(read_whole_file(file), file.url)
     listed = content.get("data_list") if isinstance(content, dict) else None
     if not isinstance(listed, list):
-        raise SourceError(f"{file.url}: expected an object with the list 'data_list'; is it the right file?")
+        raise SourceError(f"{file.url}: expected an object with the list 'data_list'; check the path")
     for number, values in enumerate(listed):
         where = f"{file.url}, row {number}"
-        found = quote(values)
+        found = abbreviate(values)
         yield PackLine(where, values) if isinstance(values, dict) else f"{where}: expected an object, found {found}"
 
 
 def _read_cvtg(line: PackLine, *, folder: str, area: int) -> PackRows:
     prompt_id = f"{folder}_{area}_{the_id(line.values, 'index')}"
     row = PackRow(line.where, prompt_id, the_text(line.values, "prompt"), skills=(folder, f"{area} texts"))
-    return yield_questions_or_error(
+    return convert_refusal_to_error_row(
         *row[:3], _make_text_rows(row, [text for text in re.findall("'(.*?)'", row.text) if text.strip()])
     )

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline.operators.base.batches import isolate
-from plumbline.operators.base.errors import ModelError, RowError, install_remedy
+from plumbline.operators.base.errors import ModelError, RowError, format_install_remedy
 from plumbline.operators.models.family import Family
 from plumbline.operators.models.model import ModelConfig, ResolvedModel
 from plumbline.operators.models.vqa_profiles import VqaProfile
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 OCR_PACKAGES = ("rapidocr", "onnxruntime")
-PACKAGED_MODELS = "PP-OCRv6_small"
+PACKAGED_CHECKPOINT = "PP-OCRv6_small"
 """Checkpoint whose models are included in the package; any other models would have to be downloaded."""
 
 
@@ -68,14 +68,14 @@ def get_package_versions() -> dict[str, str]:
     try:
         return {name: metadata.version(name) for name in OCR_PACKAGES}
     except metadata.PackageNotFoundError as error:
-        raise ModelError(f"family rapidocr needs the package {error.name}; {install_remedy('ocr')}") from error
+        raise ModelError(f"family rapidocr needs the package {error.name}; {format_install_remedy('ocr')}") from error
 
 
 def _list_options_in_key(config: ModelConfig, profile: VqaProfile | None) -> dict[str, Any]:
-    if config.checkpoint != PACKAGED_MODELS:
+    if config.checkpoint != PACKAGED_CHECKPOINT:
         raise ModelError(
-            f"model {config.checkpoint!r}: family rapidocr only has {PACKAGED_MODELS}, which comes with its package; "
-            f"set checkpoint={PACKAGED_MODELS}, or choose another family that serves ocr"
+            f"model {config.checkpoint!r}: family rapidocr only has {PACKAGED_CHECKPOINT}, which comes with its "
+            f"package; set checkpoint={PACKAGED_CHECKPOINT}, or choose another family that serves ocr"
         )
     return {"package": get_package_versions()["rapidocr"]}
 

@@ -21,11 +21,11 @@ from plumbline.operators.metrics.metric import (
 )
 from plumbline.operators.metrics.modules import ImageQuery
 from plumbline.operators.metrics.parsing import TextSpan, find_words, shorten
-from plumbline.operators.metrics.questions.question_list import ask_for_text
+from plumbline.operators.metrics.questions.question_list import make_text_question
 from plumbline.operators.metrics.writing import VqaPrompt, WrittenQuestion
 from plumbline.plugins.words_in_images.text_measures import (
     COMPARED_CHARACTERS,
-    Measure,
+    TextMeasure,
     compare_texts,
     compute_edit_distance,
     count_words,
@@ -55,7 +55,7 @@ class RenderedTextConfig(Metric):
     score_range: ClassVar[ScoreRange] = SHARE_RANGE
     reader: str = "ocr"
     """Role of the model that reads text in images."""
-    measure: Measure = "longtext_bench"
+    measure: TextMeasure = "longtext_bench"
     """`longtext_bench`: fraction of expected words (for Chinese text, characters) that were read; `cvtg_2k`: fraction
     of words that were read anywhere; `cvtg_2k_ned`: mean similarity of each word to the nearest word that was read;
     `oneig`: OneIG's text score for a single image; `flow_grpo`: flow_grpo's OCR reward; `edit_similarity`,
@@ -93,11 +93,11 @@ class RenderedTextConfig(Metric):
             quoted = [TextSpan(*match.span(match.lastindex or 0)) for match in QUOTED_TEXT_PATTERN.finditer(prompt)]
             places = [(prompt[span.start : span.end], span) for span in quoted]
         wanted = [(text, place) for text, place in places if any(map(str.isalnum, text))]
-        unknown = next((text for text, _ in wanted if not _is_known(text)), None)
+        unknown = next((text for text, _ in wanted if not _is_comparable(text)), None)
         if unknown is not None:
             message = f"only Latin and Chinese text is compared, got {shorten(unknown)}; leave this prompt out"
             return RowError("unknown_script", message)
-        return [ask_for_text(place, text, *span) for place, (text, span) in enumerate(wanted)] or NO_TEXT_ERROR
+        return [make_text_question(place, text, *span) for place, (text, span) in enumerate(wanted)] or NO_TEXT_ERROR
 
     def vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
         """Return the question unchanged: the reader model is asked for all text in the image."""
@@ -118,14 +118,14 @@ class RenderedTextConfig(Metric):
         return Scored(measured[self.measure], make_word_elements(questions, read), n_questions=count, ratings=ratings)
 
 
-Span = TextSpan | tuple[None, None]
+OptionalSpan = TextSpan | tuple[None, None]
 """Position of a text in the prompt; (None, None) if the prompt does not contain the text."""
 
 
-def _locate_texts(prompt: str, texts: Sequence[str]) -> list[tuple[str, Span]]:
+def _locate_texts(prompt: str, texts: Sequence[str]) -> list[tuple[str, OptionalSpan]]:
     """Return the texts with their positions in the prompt; each occurrence is used only once."""
     taken: list[TextSpan] = []
-    placed: list[tuple[str, Span]] = []
+    placed: list[tuple[str, OptionalSpan]] = []
     for text in texts:
         span = find_words(text, prompt, after=taken[-1].end if taken else 0, taken=taken)
         if span is not None and prompt[span.start : span.end] == text:
@@ -136,7 +136,7 @@ def _locate_texts(prompt: str, texts: Sequence[str]) -> list[tuple[str, Span]]:
     return placed
 
 
-def _is_known(text: str) -> bool:
+def _is_comparable(text: str) -> bool:
     """Return True if all letters are Latin or Chinese, and the measures compare at least one of the characters."""
     names = (unicodedata.name(letter, "") for letter in text if letter.isalpha())
     return re.search(f"[{COMPARED_CHARACTERS}]", text) is not None and all(
@@ -165,7 +165,7 @@ def make_word_elements(questions: Sequence[WrittenQuestion], read: str) -> tuple
     misspelling. The last element has no score and contains the extra words.
     """
     chinese = any(is_chinese(question.answer or "") for question in questions)
-    wanted = [word for question in questions for word in _split_wanted(question, chinese)]
+    wanted = [word for question in questions for word in _split_expected_words(question, chinese)]
     left = Counter(split_words(normalize_text(read, chinese), chinese))
     given: dict[int, str] = {}
     for place, word in enumerate(wanted):
@@ -182,7 +182,7 @@ def make_word_elements(questions: Sequence[WrittenQuestion], read: str) -> tuple
     return (*elements, Element(EXTRA_WORDS_ID, "Extra words", None, None, None, None, extra or None, None))
 
 
-def _split_wanted(question: WrittenQuestion, chinese: bool) -> list[WantedWord]:
+def _split_expected_words(question: WrittenQuestion, chinese: bool) -> list[WantedWord]:
     pieces = re.finditer(f"[{COMPARED_CHARACTERS}]" if chinese else r"\S+", question.answer or "")
     words = [(normalize_text(piece.group(), chinese), piece) for piece in pieces]
     return [WantedWord(question, word, *piece.span()) for word, piece in words if word]

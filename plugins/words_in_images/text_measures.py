@@ -1,4 +1,4 @@
-"""Measures that compare the expected text with the text that was read, as computed by their releases."""
+"""Measures that compare the expected text with the text that was read, computed as in their authors' code."""
 
 import difflib
 import re
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal
 
-Measure = Literal[
+TextMeasure = Literal[
     "longtext_bench",
     "cvtg_2k",
     "cvtg_2k_ned",
@@ -46,7 +46,7 @@ def compare_texts(wanted: Sequence[str], read: str) -> dict[str, float]:
     }
 
 
-def count_words(wanted: Sequence[str], measure: Measure) -> int:
+def count_words(wanted: Sequence[str], measure: TextMeasure) -> int:
     """Return the number of expected words (for Chinese text, characters): the denominator of the measured fraction.
 
     A mean over images that is weighted by this number equals the pooled value of LongText-Bench or CVTG-2K.

@@ -15,7 +15,7 @@ from plumbline.assets.making.scenes import Entity, Scene, draw_scene, to_png
 from plumbline.assets.making.tables import (
     GENERATORS,
     PROMPTS_PER_SKILL,
-    TIED_PROFILE,
+    TIED_FAULTS,
     Benchmark,
     make_benchmark,
     make_benchmark_tables,
@@ -68,9 +68,9 @@ def test_images_show_the_scenes_behind_the_ground_truth(benchmark: Benchmark) ->
 
 
 def test_generators_break_requirements_as_often_as_their_profiles_say(benchmark: Benchmark) -> None:
-    """A generator's profile contains, for each kind of requirement, the fraction that its images should break.
+    """A profile states the fraction of each kind of requirement that the generator's images should break.
 
-    The fraction is of those requirements whose parent requirements are met.
+    A requirement only counts if the image meets all of its parent requirements.
     """
     for generator in GENERATORS:
         for kind in SKILLS:
@@ -87,7 +87,7 @@ def test_generators_break_requirements_as_often_as_their_profiles_say(benchmark:
 
 
 def test_two_generators_tie_and_the_others_differ(benchmark: Benchmark) -> None:
-    tied = {generator.name for generator in GENERATORS if generator.faults is TIED_PROFILE}
+    tied = {generator.name for generator in GENERATORS if generator.faults is TIED_FAULTS}
     assert tied == {"borealis", "cobalt"}
     for first, second in combinations(benchmark.true_means, 2):
         difference = abs(benchmark.true_means[first] - benchmark.true_means[second])

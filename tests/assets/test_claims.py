@@ -1,18 +1,18 @@
-"""Every kind of claim about hand-made scenes is true or false as the kind's definition says."""
+"""Each kind of claim is true of exactly those hand-made scenes that its definition describes."""
 
 import pytest
 
 from plumbline.assets.making.claims import (
     LARGER,
     SMALLER,
+    AbsenceClaim,
     Claim,
-    Counts,
+    CountClaim,
     Description,
-    Every,
-    Exists,
-    Lacks,
-    Outnumbers,
-    Relates,
+    EveryClaim,
+    ExistenceClaim,
+    OutnumberingClaim,
+    RelationClaim,
 )
 from plumbline.assets.making.scenes import Entity, Scene
 
@@ -37,33 +37,33 @@ HEART = Description(shape="heart")
 @pytest.mark.parametrize(
     ("claim", "holds"),
     [
-        (Exists(CIRCLE), True),
-        (Exists(HEART), False),
-        (Exists(Description(shape="circle", colour="red", size="small")), True),
-        (Exists(Description(shape="square", colour="red")), False),
-        (Exists(Description(shape="circle", part="dot")), True),
-        (Exists(Description(shape="circle", size="small", part="dot")), False),
-        (Counts(CIRCLE, 2), True),
-        (Counts(CIRCLE, 1), False),
-        (Relates(CIRCLE, SQUARE, "above"), True),
-        (Relates(CIRCLE, SQUARE, "below"), True),
-        (Relates(SQUARE, CIRCLE, "to the left of"), False),
-        (Relates(SQUARE, STAR, "to the right of"), True),
-        (Relates(SQUARE, STAR, "above"), False),
-        (Outnumbers(CIRCLE, SQUARE, "more"), True),
-        (Outnumbers(SQUARE, STAR, "more"), False),
-        (Outnumbers(SQUARE, CIRCLE, "fewer"), True),
-        (Outnumbers(CIRCLE, HEART, "more"), False),
-        (Relates(CIRCLE, SQUARE, LARGER), True),
-        (Relates(SQUARE, CIRCLE, LARGER), False),
-        (Relates(STAR, CIRCLE, SMALLER), True),
-        (Lacks(HEART), True),
-        (Lacks(Description(shape="square", colour="red")), True),
-        (Lacks(SQUARE), False),
-        (Every(CIRCLE, "colour", "red"), True),
-        (Every(CIRCLE, "size", "small"), False),
-        (Every(CIRCLE, "part", "dot"), False),
-        (Every(HEART, "colour", "red"), False),
+        (ExistenceClaim(CIRCLE), True),
+        (ExistenceClaim(HEART), False),
+        (ExistenceClaim(Description(shape="circle", colour="red", size="small")), True),
+        (ExistenceClaim(Description(shape="square", colour="red")), False),
+        (ExistenceClaim(Description(shape="circle", part="dot")), True),
+        (ExistenceClaim(Description(shape="circle", size="small", part="dot")), False),
+        (CountClaim(CIRCLE, 2), True),
+        (CountClaim(CIRCLE, 1), False),
+        (RelationClaim(CIRCLE, SQUARE, "above"), True),
+        (RelationClaim(CIRCLE, SQUARE, "below"), True),
+        (RelationClaim(SQUARE, CIRCLE, "to the left of"), False),
+        (RelationClaim(SQUARE, STAR, "to the right of"), True),
+        (RelationClaim(SQUARE, STAR, "above"), False),
+        (OutnumberingClaim(CIRCLE, SQUARE, "more"), True),
+        (OutnumberingClaim(SQUARE, STAR, "more"), False),
+        (OutnumberingClaim(SQUARE, CIRCLE, "fewer"), True),
+        (OutnumberingClaim(CIRCLE, HEART, "more"), False),
+        (RelationClaim(CIRCLE, SQUARE, LARGER), True),
+        (RelationClaim(SQUARE, CIRCLE, LARGER), False),
+        (RelationClaim(STAR, CIRCLE, SMALLER), True),
+        (AbsenceClaim(HEART), True),
+        (AbsenceClaim(Description(shape="square", colour="red")), True),
+        (AbsenceClaim(SQUARE), False),
+        (EveryClaim(CIRCLE, "colour", "red"), True),
+        (EveryClaim(CIRCLE, "size", "small"), False),
+        (EveryClaim(CIRCLE, "part", "dot"), False),
+        (EveryClaim(HEART, "colour", "red"), False),
     ],
 )
 def test_a_claim_holds_exactly_if_it_is_true_of_the_scene(claim: Claim, holds: bool) -> None:
@@ -74,18 +74,18 @@ def test_a_claim_holds_exactly_if_it_is_true_of_the_scene(claim: Claim, holds: b
     ("claim", "text", "question"),
     [
         (
-            Counts(Description(shape="cross", colour="red"), 2),
+            CountClaim(Description(shape="cross", colour="red"), 2),
             "there are exactly two red crosses",
             "Are there exactly two red crosses?",
         ),
         (
-            Relates(CIRCLE, Description(shape="square", part="dot"), "to the left of"),
+            RelationClaim(CIRCLE, Description(shape="square", part="dot"), "to the left of"),
             "a circle is to the left of a square with a dot",
             "Is there a circle to the left of a square with a dot?",
         ),
-        (Every(CIRCLE, "part", "dot", word="all"), "all circles have a dot", "Do all circles have a dot?"),
-        (Every(CIRCLE, "colour", "red"), "every circle is red", "Is every circle red?"),
-        (Lacks(STAR), "there are no stars", "Are there no stars?"),
+        (EveryClaim(CIRCLE, "part", "dot", word="all"), "all circles have a dot", "Do all circles have a dot?"),
+        (EveryClaim(CIRCLE, "colour", "red"), "every circle is red", "Is every circle red?"),
+        (AbsenceClaim(STAR), "there are no stars", "Are there no stars?"),
     ],
 )
 def test_claim_reads_as_english(claim: Claim, text: str, question: str) -> None:
@@ -101,7 +101,7 @@ def test_claim_reads_as_english(claim: Claim, text: str, question: str) -> None:
     ],
 )
 def test_an_existence_claim_has_the_skill_of_its_most_specific_property(what: Description, kind: str) -> None:
-    assert Exists(what).kind == kind
+    assert ExistenceClaim(what).kind == kind
 
 
 def test_a_cell_contains_at_most_one_entity() -> None:

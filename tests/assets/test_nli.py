@@ -27,7 +27,7 @@ from plumbline.operators.models.loading import load
 from plumbline.plugins.training.loop import StageTrainer, TrainingStage, train
 
 ASSETS_FOLDER = Path(__file__).parents[2] / "assets"
-FOLDER = ASSETS_FOLDER / "nli-shapes"
+NLI_MODEL_FOLDER = ASSETS_FOLDER / "nli-shapes"
 
 
 def test_an_entailed_claim_holds_in_every_scene_in_which_the_prompt_does() -> None:
@@ -66,7 +66,7 @@ def test_half_of_the_pairs_are_entailed_and_none_mixes_training_with_held_out_wo
 
 
 def test_a_tokenized_pair_is_two_segments_of_known_words() -> None:
-    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+    tokenizer = AutoTokenizer.from_pretrained(NLI_MODEL_FOLDER)
     rng = Random("segments")
     for _ in range(50):
         pair = sample_pair(rng, held_out=True)
@@ -77,9 +77,9 @@ def test_a_tokenized_pair_is_two_segments_of_known_words() -> None:
         assert all(word.startswith(("▁", "[")) for word in words), words
 
 
-def test_a_few_steps_lower_the_loss() -> None:
+def test_a_few_training_steps_lower_the_loss() -> None:
     torch.manual_seed(0)
-    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+    tokenizer = AutoTokenizer.from_pretrained(NLI_MODEL_FOLDER)
     model, rng = build_nli(tokenizer), Random(5)
     batch = make_nli_batch(tokenizer, rng, 64)
     before = compute_nli_loss(model, batch).item()
@@ -100,7 +100,7 @@ def test_committed_model_judges_as_well_as_its_accuracy_file_says() -> None:
         load(resolve_checkpoint(ASSETS_FOLDER, NLI_FOLDER), "entailment"), sample_held_out_pairs(1, 400)
     )
     assert abs(measured["accuracy"] - committed["accuracy"]) < 0.05
-    assert (FOLDER / "model.safetensors").stat().st_size <= 6_000_000
+    assert (NLI_MODEL_FOLDER / "model.safetensors").stat().st_size <= 6_000_000
 
 
 def test_committed_model_separates_planted_questions_from_implied_ones() -> None:

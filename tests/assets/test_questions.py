@@ -11,14 +11,14 @@ from plumbline.assets.making.prompts import is_held_out, sample_prompt
 from plumbline.assets.making.questions import (
     PLACE_NAMES,
     ask_both_ways,
-    ask_directly,
-    ask_openly,
+    ask_open_question,
+    ask_plain_yes_no_question,
     ask_vqascore,
     name_place,
-    sample_claiming,
+    sample_claim_prompt,
 )
 from plumbline.assets.making.scenes import COLOURS, PARTS, SHAPES, SIZES, Entity, Scene, sample_scene
-from plumbline.assets.making.vqa_training import MIXTURES, make_training_questions
+from plumbline.assets.making.vqa_training import QUESTION_MIXTURES, make_training_questions
 
 PLURALS = {f"{shape}es" if shape == "cross" else f"{shape}s": shape for shape in SHAPES}
 
@@ -35,7 +35,7 @@ def read_description(words: str) -> Description:
     )
 
 
-def find_fitting(scene: Scene, words: str) -> list[Entity]:
+def find_fitting_entities(scene: Scene, words: str) -> list[Entity]:
     what = read_description(words)
     return [
         entity
@@ -47,15 +47,15 @@ def find_fitting(scene: Scene, words: str) -> list[Entity]:
     ]
 
 
-OFFSETS = {"to the left of": (1, -1), "to the right of": (1, 1), "above": (0, -1), "below": (0, 1)}
+OFFSET_BY_RELATION = {"to the left of": (1, -1), "to the right of": (1, 1), "above": (0, -1), "below": (0, 1)}
 
 
 def is_placed(one: Entity, relation: str, other: Entity) -> bool:
-    axis, sign = OFFSETS[relation]
+    axis, sign = OFFSET_BY_RELATION[relation]
     return (one.cell[axis] - other.cell[axis]) * sign > 0
 
 
-def evaluate(scene: Scene, text: str) -> bool:
+def is_statement_true(scene: Scene, text: str) -> bool:
     """Parse a prompt with one kind of statement, and return True if the statement is true of the scene.
 
     The statement compares numbers or sizes, gives a position, excludes objects, describes every object, counts objects,
@@ -63,30 +63,36 @@ def evaluate(scene: Scene, text: str) -> bool:
     """
     numbers = "|".join(NUMBER_WORDS)
     if match := re.fullmatch(r"(more|fewer) (.+) than (.+)", text):
-        one, other = (len(find_fitting(scene, match[group])) for group in (2, 3))
+        one, other = (len(find_fitting_entities(scene, match[group])) for group in (2, 3))
         return min(one, other) > 0 and (one > other if match[1] == "more" else one < other)
     if match := re.fullmatch(r"(.+) (larger|smaller) than (.+)", text):
         pairs = [
-            (one.size, other.size) for one in find_fitting(scene, match[1]) for other in find_fitting(scene, match[3])
+            (one.size, other.size)
+            for one in find_fitting_entities(scene, match[1])
+            for other in find_fitting_entities(scene, match[3])
         ]
         return (("large", "small") if match[2] == "larger" else ("small", "large")) in pairs
-    if match := re.fullmatch(rf"(.+) ({'|'.join(OFFSETS)}) (.+)", text):
-        others = find_fitting(scene, match[3])
-        return any(is_placed(one, match[2], other) for one in find_fitting(scene, match[1]) for other in others)
+    if match := re.fullmatch(rf"(.+) ({'|'.join(OFFSET_BY_RELATION)}) (.+)", text):
+        others = find_fitting_entities(scene, match[3])
+        return any(
+            is_placed(one, match[2], other) for one in find_fitting_entities(scene, match[1]) for other in others
+        )
     if match := re.fullmatch(r"(.+) and no (.+)", text):
-        return bool(find_fitting(scene, match[1])) and not find_fitting(scene, match[2])
+        return bool(find_fitting_entities(scene, match[1])) and not find_fitting_entities(scene, match[2])
     phrases = re.split(r", | and ", text)
     if re.match(r"every|all", text):
         return all(_is_true_of_every(scene, phrase) for phrase in phrases)
     if re.match(rf"({numbers}) ", text):
-        return all(len(find_fitting(scene, phrase)) == NUMBER_WORDS.index(phrase.split()[0]) for phrase in phrases)
-    return all(find_fitting(scene, phrase) for phrase in phrases)
+        return all(
+            len(find_fitting_entities(scene, phrase)) == NUMBER_WORDS.index(phrase.split()[0]) for phrase in phrases
+        )
+    return all(find_fitting_entities(scene, phrase) for phrase in phrases)
 
 
 def _is_true_of_every(scene: Scene, phrase: str) -> bool:
     match = re.fullmatch(r"(?:every|all) (\w+) (?:is|are|has a|have a) (\w+)", phrase)
     assert match, phrase
-    members = find_fitting(scene, match[1])
+    members = find_fitting_entities(scene, match[1])
     return bool(members) and all(match[2] in (entity.colour, entity.size, entity.part) for entity in members)
 
 
@@ -96,11 +102,11 @@ def test_a_prompt_has_the_truth_that_parsing_its_words_gives(skill: str, truth: 
     rng, checked = Random(f"{skill}/{truth}"), 0
     while checked < 60:
         scene = sample_scene(rng)
-        prompt = sample_claiming(rng, scene, skill, truth=truth)
+        prompt = sample_claim_prompt(rng, scene, skill, truth=truth)
         if prompt is not None and len({claim.kind for claim in prompt.claims}) == 1 + (skill == "negation"):
             if any(claim.kind == "universality" for claim in prompt.claims) and skill != "universality":
                 continue
-            assert evaluate(scene, prompt.text) is truth, (prompt.text, scene)
+            assert is_statement_true(scene, prompt.text) is truth, (prompt.text, scene)
             checked += 1
 
 
@@ -109,7 +115,7 @@ def test_questions_have_the_requested_answer(skill: str) -> None:
     rng = Random(skill)
     for truth, answer in ((True, "Yes"), (False, "No")):
         asked = [ask_vqascore(rng, sample_scene(rng), skill, truth=truth, held_out=False) for _ in range(20)]
-        asked += [ask_directly(rng, sample_scene(rng), skill, truth=truth) for _ in range(20)]
+        asked += [ask_plain_yes_no_question(rng, sample_scene(rng), skill, truth=truth) for _ in range(20)]
         answers = Counter(question.answer for question in asked if question)
         assert set(answers) == {answer} and answers[answer] > 15
 
@@ -125,7 +131,7 @@ def test_held_out_wordings_and_training_wordings_do_not_overlap() -> None:
 def test_training_never_uses_a_held_out_wording() -> None:
     rng = Random(4)
     for _ in range(60):
-        for question in make_training_questions(rng, sample_scene(rng), MIXTURES["question"], 6):
+        for question in make_training_questions(rng, sample_scene(rng), QUESTION_MIXTURES["question"], 6):
             if question.form == "vqascore":
                 assert not is_held_out(question.text.split('"')[1])
 
@@ -134,14 +140,14 @@ def test_answers_to_open_questions_are_true_of_the_scene() -> None:
     rng = Random(5)
     for _ in range(300):
         scene = sample_scene(rng)
-        colour, count, where = (ask_openly(rng, scene, topic) for topic in ("color", "count", "place"))
+        colour, count, where = (ask_open_question(rng, scene, topic) for topic in ("color", "count", "place"))
         if colour:
-            assert {entity.colour for entity in find_fitting(scene, colour.text)} == {colour.answer}
+            assert {entity.colour for entity in find_fitting_entities(scene, colour.text)} == {colour.answer}
         if count:
-            number = len(find_fitting(scene, count.text))
+            number = len(find_fitting_entities(scene, count.text))
             assert count.answer in (str(number), NUMBER_WORDS[number])
         if where:
-            assert [name_place(entity) for entity in find_fitting(scene, where.text)] == [where.answer]
+            assert [name_place(entity) for entity in find_fitting_entities(scene, where.text)] == [where.answer]
 
 
 def test_swapping_the_two_things_of_a_question_makes_it_false() -> None:
@@ -160,7 +166,7 @@ def test_swapping_the_two_things_of_a_question_makes_it_false() -> None:
     assert asked == {(words.format(relation), swapped[words].format(relation)) for words, relation in held}
 
 
-def test_places_are_named_row_by_row() -> None:
+def test_grid_places_are_named_by_row_and_column() -> None:
     assert [PLACE_NAMES[row][column] for row, column in ((0, 0), (1, 1), (2, 1))] == ["top left", "center", "bottom"]
 
 

@@ -11,25 +11,37 @@ import torch
 from PIL import Image
 from transformers import AutoTokenizer, CLIPModel
 
-from plumbline.assets.making.accuracy import measure_order, measure_vqa, sample_held_out_questions
+from plumbline.assets.making.accuracy import measure_judge, measure_order, measure_vqa, sample_held_out_questions
+from plumbline.assets.making.claims import SKILLS, Description, ExistenceClaim
 from plumbline.assets.making.networks import (
+    JUDGE_FOLDER,
     VQA_FOLDER,
     build_clip_flant5,
     draw_pixels,
     make_image_processor,
     resolve_checkpoint,
 )
+from plumbline.assets.making.pair_training import (
+    JUDGE,
+    SCENES_PER_PROMPT,
+    ContestMaker,
+    choose,
+    compute_contest_loss,
+    sample_hard_contest,
+)
+from plumbline.assets.making.prompts import Prompt
 from plumbline.assets.making.scenes import Entity, Scene, draw_scene, sample_scene, to_png
 from plumbline.assets.making.tokens import make_clip_tokenizer, make_t5_tokenizer, write_sentences
 from plumbline.assets.making.vqa_training import (
     CELL_LABELS,
-    MIXTURES,
+    QUESTION_MIXTURES,
     ExerciseMaker,
-    Mixture,
+    QuestionMixture,
     find_max_entities,
     label_cells,
     make_training_questions,
 )
+from plumbline.operators.models.calls import Question
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.networks.clip_flant5 import TEXT_BEFORE_IMAGE
 from plumbline.operators.models.pixels import make_pixel_input
@@ -80,7 +92,7 @@ def test_clip_pools_at_the_token_that_ends_a_text(sentences: list[str]) -> None:
     assert len({tokenizer.pad_token_id, tokenizer.eos_token_id, 2}) == 3
 
 
-def test_cells_are_labelled_by_their_content() -> None:
+def test_grid_cells_are_labelled_with_the_entities_in_them() -> None:
     entity = Entity(shape="star", colour="blue", size="small", part=None, cell=(1, 2))
     labels = label_cells([Scene(entities=(entity,))])
     read = {field: [CELL_LABELS[field][index] for index in labels[field][0].tolist()] for field in CELL_LABELS}
@@ -88,7 +100,7 @@ def test_cells_are_labelled_by_their_content() -> None:
     assert read["shape"].count("empty") == 8
 
 
-def test_a_few_caption_steps_lower_the_loss_and_leave_the_tower_alone(sentences: list[str]) -> None:
+def test_a_few_caption_steps_lower_the_loss_and_leave_the_tower_unchanged(sentences: list[str]) -> None:
     torch.manual_seed(0)
     tokenizer = make_t5_tokenizer(sentences)
     model = build_clip_flant5(tokenizer)
@@ -120,7 +132,7 @@ def test_the_first_lesson_asks_where_two_things_are_in_the_order_of_their_names(
     scene = Scene(entities=tuple(things))
     asked = [
         question
-        for question in make_training_questions(Random(0), scene, MIXTURES["place"], 40)
+        for question in make_training_questions(Random(0), scene, QUESTION_MIXTURES["place"], 40)
         if "Where are" in question.text
     ]
     answers = {
@@ -134,12 +146,14 @@ def test_the_first_lesson_asks_where_two_things_are_in_the_order_of_their_names(
 
 def test_a_scene_without_anything_to_ask_about_has_no_questions() -> None:
     alone = Scene(entities=(Entity(shape="star", colour="red", size="small", part=None, cell=(0, 0)),))
-    assert make_training_questions(Random(0), alone, Mixture(forms={"open": 1}, topics={"relation": 1}), 4) == []
+    assert (
+        make_training_questions(Random(0), alone, QuestionMixture(forms={"open": 1}, topics={"relation": 1}), 4) == []
+    )
 
 
 def test_learning_rate_warms_up_and_decays_and_scenes_grow() -> None:
     stage = TrainingStage(steps=100, peak=1.0, size=1)
-    rates = [stage.learning_rate(step) for step in range(100)]
+    rates = [stage.compute_learning_rate(step) for step in range(100)]
     assert max(rates) == pytest.approx(1.0) and rates[0] < 0.5 and rates[-1] < 0.1
     assert [find_max_entities(stage, step) for step in (0, 15, 30, 99)] == [2, 4, 6, 6]
 
@@ -171,3 +185,58 @@ def test_committed_vqa_model_distinguishes_word_orders_as_its_accuracy_file_says
     measured = measure_order(load(resolve_checkpoint(ASSETS_FOLDER, VQA_FOLDER), "likelihood"), 1, 60)
     assert abs(measured["told_apart"] - committed["told_apart"]) < 0.1
     assert abs(measured["right"] - committed["right"]) < 0.1
+
+
+def test_the_better_scene_breaks_fewer_requirements() -> None:
+    things = {
+        shape: Entity(shape=shape, colour="red", size="small", part=None, cell=cell) for shape, cell in PLACED_SHAPES
+    }
+    both, heart, neither = (
+        Scene(entities=tuple(things[shape] for shape in shapes)) for shapes in (("heart", "star"), ("heart",), ())
+    )
+    prompt = Prompt(
+        text="a heart and a star",
+        skill="object",
+        claims=(ExistenceClaim(Description(shape="heart")), ExistenceClaim(Description(shape="star"))),
+    )
+    shown = [(both, heart), (neither, heart), (both, both), (heart, heart)]
+    assert [choose(prompt, *pair) for pair in shown] == ["first", "second", "tie", "neither"]
+
+
+def test_the_judge_reads_the_metrics_wording_as_two_tokens() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(ASSETS_FOLDER / JUDGE_FOLDER)
+    assert len(tokenizer(JUDGE.question("a circle")).input_ids) == 5, "train the judge again after a change of wording"
+    assert [len(tokenizer(letter).input_ids) for letter in JUDGE.letters] == [2] * 4
+
+
+def test_the_judges_training_lowers_the_loss_of_its_answers_in_sweeps() -> None:
+    judge = load(resolve_checkpoint(ASSETS_FOLDER, JUDGE_FOLDER), "likelihood")
+    contests = [sample_hard_contest(Random(seed), SKILLS[seed]) for seed in range(2)]
+    drawn = iter(contests)
+    maker = ContestMaker(judge.tokenizer, Random(3), lambda rng, skill: next(drawn))
+    batch = maker.make_batch(TrainingStage(steps=1, peak=0.0, size=2 * SCENES_PER_PROMPT))
+    with torch.no_grad():
+        loss = compute_contest_loss(judge.model, batch).item()
+    questions = [
+        Question(
+            number,
+            JUDGE.question(contests[first // SCENES_PER_PROMPT].prompt.text),
+            (judge.tokenizer.decode(labels, skip_special_tokens=True),),
+        )
+        for number, ((first, _), labels) in enumerate(zip(batch.shown.tolist(), batch.labels, strict=True))
+    ]
+    features = judge.encode([batch.pixels[shown] for shown in batch.shown])
+    found = [sum(tokens) / len(tokens) for (tokens,) in judge.likelihood(features, questions)]
+    assert loss == pytest.approx(-sum(found) / len(found), abs=0.02), "training rounds to bfloat16"
+
+
+def test_committed_judge_answers_as_well_as_its_accuracy_file_says() -> None:
+    committed = json.loads((ASSETS_FOLDER / "accuracy.json").read_text())["judge"]
+    measured = measure_judge(load(resolve_checkpoint(ASSETS_FOLDER, JUDGE_FOLDER), "likelihood"), 1, 40)
+    means = [
+        sum(share["accuracy"] for share in result["by_skill"].values()) / len(result["by_skill"])
+        for result in (measured, committed)
+    ]
+    assert abs(means[0] - means[1]) < 0.08
+    for name in ("better_image", "same_in_both_orders"):
+        assert abs(measured[name]["accuracy"] - committed[name]["accuracy"]) < 0.08

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.assets.making.world import STAGES, WorldConfig, render_card
+from plumbline.assets.making.world import TRAINING_STAGES, WorldConfig, render_readme
 from plumbline.operators.base.errors import ConfigError
 
 ASSETS_FOLDER = Path(__file__).parents[2] / "assets"
@@ -17,7 +17,7 @@ def test_an_unknown_step_is_refused_with_the_nearest_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["shorten", "questions_each"])
-def test_numbers_below_one_are_refused(name: str) -> None:
+def test_config_numbers_below_one_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name}: expected at least 1, got 0"):
         WorldConfig(**{name: 0})
 
@@ -32,12 +32,15 @@ def test_a_shortened_recipe_only_changes_the_number_of_steps() -> None:
         "place_steps": 1,
         "relation_steps": 1,
         "question_steps": 6,
+        "judge_decoder_steps": 1,
+        "judge_steps": 1,
+        "judge_hard_steps": 1,
         "writer_steps": 6,
         "nli_steps": 3,
     }
-    assert config.stage("question").peak == STAGES["question"].peak
+    assert config.get_stage("question").peak == TRAINING_STAGES["question"].peak
 
 
 def test_committed_readme_has_the_numbers_of_the_accuracy_file() -> None:
     measured = json.loads((ASSETS_FOLDER / "accuracy.json").read_text())
-    assert render_card(measured, WorldConfig().recipe) == (ASSETS_FOLDER / "README.md").read_text()
+    assert render_readme(measured, WorldConfig().recipe) == (ASSETS_FOLDER / "README.md").read_text()

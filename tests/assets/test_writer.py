@@ -11,8 +11,15 @@ import torch
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from plumbline.assets.making.accuracy import count_filtered, measure_sheets, write_sheets
-from plumbline.assets.making.claims import Counts
-from plumbline.assets.making.lessons import METRICS, REPLY_WRITERS, GoldWriter, Lesson, find_mentions, find_planted
+from plumbline.assets.making.claims import CountClaim
+from plumbline.assets.making.lessons import (
+    QUESTION_METRICS,
+    REPLY_WRITERS,
+    GoldWriter,
+    Lesson,
+    find_mentions,
+    find_planted,
+)
 from plumbline.assets.making.networks import WRITER_FOLDER, build_writer, resolve_checkpoint
 from plumbline.assets.making.prompts import Prompt, is_held_out, make_prompts
 from plumbline.assets.making.text_training import (
@@ -28,7 +35,7 @@ from plumbline.operators.models.loading import load
 from plumbline.plugins.training.loop import StageTrainer, TrainingStage, train
 
 ASSETS_FOLDER = Path(__file__).parents[2] / "assets"
-FOLDER = ASSETS_FOLDER / "question-writer-shapes"
+WRITER_MODEL_FOLDER = ASSETS_FOLDER / "question-writer-shapes"
 RETRAIN_MESSAGE = (
     "a metric's instructions changed: train the question writer again (make train ARGS=steps=[writer,accuracy])"
 )
@@ -48,7 +55,7 @@ def sample_lessons() -> list[Lesson]:
 
 @cache
 def load_tokenizer() -> PreTrainedTokenizerFast:
-    return AutoTokenizer.from_pretrained(FOLDER)
+    return AutoTokenizer.from_pretrained(WRITER_MODEL_FOLDER)
 
 
 def write_questions(prompt: Prompt, metric: str) -> list[str]:
@@ -76,7 +83,9 @@ def test_gecko_and_tifa_ask_about_every_requirement_in_the_order_of_the_text(met
         written = GoldWriter(prompt, plant=False).write(metric).questions
         assert len(written) == len(prompt.requirements)
         for one, mention in zip(written, find_mentions(prompt), strict=True):
-            wanted = f"How many {mention.claim.what.plural} are there?" if isinstance(mention.claim, Counts) else None
+            wanted = (
+                f"How many {mention.claim.what.plural} are there?" if isinstance(mention.claim, CountClaim) else None
+            )
             assert one.text == (wanted or mention.claim.question)
             assert one.span == mention.text and one.answer in one.choices and one.keep is not False
             assert metric == "tifa" or (one.start, one.end) == (mention.start, mention.end)
@@ -151,7 +160,7 @@ def test_committed_tokenizer_knows_every_word_of_the_lessons() -> None:
         assert not (letters - set(article)) & set(load_tokenizer()(one.reply, add_special_tokens=False).input_ids)
 
 
-def test_instructions_are_tokens_of_a_new_tokenizer_too() -> None:
+def test_a_new_tokenizer_reads_each_instruction_as_one_token() -> None:
     made = build_writer_tokenizer(["a red circle\nReply:\n"], instructions=["Read this.\n\n"], phrases=["\nReply:\n"])
     ids = made("Read this.\n\na red circle\nReply:\n").input_ids
     assert [made.decode([token]) for token in ids] == ["<s>", "Read this.\n\n", "a", " red", " circle", "\nReply:\n"]
@@ -166,7 +175,7 @@ def test_only_the_tokens_of_replies_are_learnt() -> None:
         assert ids[first + 1 : first + len(reply)].tolist() == reply[:-1].tolist()
 
 
-def test_a_few_steps_lower_the_loss() -> None:
+def test_a_few_training_steps_lower_the_loss() -> None:
     torch.manual_seed(0)
     model = build_writer(load_tokenizer())
     batch = next(make_lesson_batches(load_tokenizer(), Random(3), 8))
@@ -178,13 +187,13 @@ def test_a_few_steps_lower_the_loss() -> None:
 
 
 def test_committed_writer_loads_in_transformers_and_agrees_with_its_tokenizer_on_the_end() -> None:
-    model = LlamaForCausalLM.from_pretrained(FOLDER)
+    model = LlamaForCausalLM.from_pretrained(WRITER_MODEL_FOLDER)
     assert model.config.vocab_size == len(load_tokenizer())
     assert model.generation_config.eos_token_id == load_tokenizer().eos_token_id
-    assert (FOLDER / "model.safetensors").stat().st_size <= 6_000_000
+    assert (WRITER_MODEL_FOLDER / "model.safetensors").stat().st_size <= 6_000_000
 
 
-@pytest.mark.parametrize("metric", list(METRICS))
+@pytest.mark.parametrize("metric", list(QUESTION_METRICS))
 def test_committed_writer_asks_as_well_as_its_accuracy_file_says(metric: str) -> None:
     committed = json.loads((ASSETS_FOLDER / "accuracy.json").read_text())["writer"][metric]
     measured = measure_sheets(

@@ -25,7 +25,7 @@ if __name__ == "__main__":
     )
     texts = {row["prompt_id"]: row["text"] for row in prompts}
     model, processor = CLIPModel.from_pretrained(folder), CLIPImageProcessorPil.from_pretrained(folder)
-    tokenizer, sums = AutoTokenizer.from_pretrained(folder), {}
+    tokenizer, mean_cosines = AutoTokenizer.from_pretrained(folder), {}
     for generator in sys.argv[1:] or sorted(place.name for place in (ASSETS_FOLDER / "shapes" / "images").iterdir()):
         files = sorted((ASSETS_FOLDER / "shapes" / "images" / generator).glob("*.parquet"))
         rows = [row for file in files for row in pq.read_table(file, columns=["prompt_id", "image"]).to_pylist()]
@@ -35,7 +35,7 @@ if __name__ == "__main__":
             pictures = [Image.open(io.BytesIO(row["image"])).convert("RGB") for row in batch]
             words = tokenizer([texts[row["prompt_id"]] for row in batch], padding=True, return_tensors="pt")
             with torch.inference_mode():
-                seen = model(**words, pixel_values=processor(images=pictures, return_tensors="pt").pixel_values)
-            cosines += (seen.image_embeds * seen.text_embeds).sum(-1).tolist()
-        sums[generator] = sum(cosines) / len(cosines)
-    print(json.dumps({"modules": len(sys.modules), "means": sums}))
+                outputs = model(**words, pixel_values=processor(images=pictures, return_tensors="pt").pixel_values)
+            cosines += (outputs.image_embeds * outputs.text_embeds).sum(-1).tolist()
+        mean_cosines[generator] = sum(cosines) / len(cosines)
+    print(json.dumps({"modules": len(sys.modules), "means": mean_cosines}))

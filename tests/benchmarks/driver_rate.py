@@ -24,20 +24,25 @@ from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running import actor, runner, session
 from plumbline.pipelines.running.driver_environment import DriverEnvironment
-from plumbline.pipelines.running.events import Event, Totals
+from plumbline.pipelines.running.events import Event, ProgressTotals
 from plumbline.pipelines.store.cells import Cell, Outcome, Shard, Work
 from plumbline.pipelines.store.store import Store
 
 DEFAULT_SHARDS, DEFAULT_WORKERS, DEFAULT_CALLS = 3_200, 8, 25
-BUNDLES = (1, 4, 16)
+BUNDLE_SIZES = (1, 4, 16)
 N_EMPTY_CALLS = 20
 """Number of rounds of concurrent calls that each worker makes to an actor that does nothing."""
 N_ROWS = 256
 METRICS = ("vqascore", "other")
 NODE = Node(name="answers:vqa", stage="answers", models={}, metrics={})
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-SAMPLE_INTERVAL = 0.1
-ROLES = {"ray::ProgressLog": "ProgressLog", "ray::MapWorker": "workers", "gcs_server": "Ray", "raylet/raylet": "Ray"}
+SAMPLE_SECONDS = 0.1
+ROLE_BY_PROCESS_TITLE = {
+    "ray::ProgressLog": "ProgressLog",
+    "ray::MapWorker": "workers",
+    "gcs_server": "Ray",
+    "raylet/raylet": "Ray",
+}
 
 
 def load_no_stages(*_: Any, **__: Any) -> dict[str, Any]:
@@ -53,7 +58,7 @@ class EmptyActor(actor.StageActor):
         super().__init__(node, pool, terms)
 
     def _compute_cells(self, work: Work, *_: Any) -> dict[str, Outcome]:
-        self.calls.note(work.shard.rows)
+        self.calls.add(work.shard.rows)
         return {cell.path: Outcome(state="committed", rows=work.shard.rows) for cell in work.cells}
 
 
@@ -70,7 +75,10 @@ def make_work(number: int) -> Work:
 
 
 def read_cpu_seconds() -> Mapping[str, float]:
-    """Return the CPU seconds of this process and of its descendants, keyed by role: "driver" or a value of ROLES."""
+    """Return the CPU seconds of this process and its descendants, keyed by role.
+
+    A role is "driver" or a value of ROLE_BY_PROCESS_TITLE.
+    """
     seconds: dict[int, float] = {}
     parents: dict[int, int] = {}
     commands: dict[int, str] = {}
@@ -87,17 +95,17 @@ def read_cpu_seconds() -> Mapping[str, float]:
         above = pid
         while above in parents and above != os.getpid():
             above = parents[above]
-        role = next((role for mark, role in ROLES.items() if mark in command), None)
+        role = next((role for mark, role in ROLE_BY_PROCESS_TITLE.items() if mark in command), None)
         if above == os.getpid() and role is not None:
             taken[role] += seconds[pid]
     return taken
 
 
-class Samples:
+class CpuSamples:
     """CPU seconds used so far by each role (driver, ProgressLog, workers, Ray), sampled while shards finish."""
 
     def __init__(self) -> None:
-        self.totals = Totals()
+        self.totals = ProgressTotals()
         self.taken: list[tuple[int, float, Mapping[str, float]]] = []
 
     def watch(self, event: Event) -> None:
@@ -109,7 +117,7 @@ class Samples:
 
         def sample() -> None:
             while True:
-                ended = stop.wait(SAMPLE_INTERVAL)
+                ended = stop.wait(SAMPLE_SECONDS)
                 rows = self.totals.nodes[NODE.name].rows if NODE.name in self.totals.nodes else 0
                 self.taken.append((rows // N_ROWS, time.monotonic(), read_cpu_seconds()))
                 if ended:
@@ -127,12 +135,10 @@ class Samples:
         last = max((sample for sample in self.taken if sample[2]["workers"] >= first[2]["workers"]), key=lambda s: s[0])
         count = max(1, last[0] - first[0])
         spent = {role: 1000 * (last[2][role] - first[2][role]) / count for role in last[2]}
-        return count / max(SAMPLE_INTERVAL, last[1] - first[1]), spent
+        return count / max(SAMPLE_SECONDS, last[1] - first[1]), spent
 
 
 class IdleActor:
-    """An actor that ignores its messages."""
-
     def ignore(self, _: object) -> None:
         pass
 
@@ -140,10 +146,10 @@ class IdleActor:
         return time.process_time()
 
 
-def send_calls(idle: Any, calls: int, each: int) -> None:
-    """Send `calls` calls at once to an idle actor and wait for all replies; repeat this `each` times."""
+def send_calls(idle: Any, calls: int, rounds: int) -> None:
+    """Send `calls` concurrent calls to an idle actor and wait for all replies; repeat this `rounds` times."""
     with ThreadPoolExecutor(calls) as pool:
-        for _ in range(each):
+        for _ in range(rounds):
             list(pool.map(lambda _: ray.get(idle.ignore.remote(None)), range(calls)))
 
 
@@ -169,7 +175,7 @@ def main(shards: int = DEFAULT_SHARDS, workers: int = DEFAULT_WORKERS, calls: in
         "| shards per task | driver | ProgressLog | worker | Ray | shards/s measured | shards/s with dedicated cores |"
     )
     print("|---|---|---|---|---|---|---|")
-    for bundle in BUNDLES:
+    for bundle in BUNDLE_SIZES:
         cluster = ClusterConfig(num_cpus=2, bundle=bundle, pools={NODE.name: pool})
         rate, ms = measure(cluster, shards, calls)
         own = 1000 / max(ms["driver"], ms["ProgressLog"])
@@ -192,7 +198,7 @@ def measure(cluster: ClusterConfig, shards: int, calls: int) -> tuple[float, Map
 
     Each worker serves `calls` calls at once.
     """
-    samples = Samples()
+    samples = CpuSamples()
     store = Store(Place("/b", StorageConfig()))
     nothing = DriverEnvironment(variables={}, probes=())
     with (

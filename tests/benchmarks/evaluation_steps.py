@@ -11,7 +11,6 @@ from plugins.training_loop.tests.drawn_shapes import make_pipeline
 
 
 def read_resident_megabytes() -> float:
-    """Return the resident memory of this process in MB."""
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS:"))
     return int(line.split()[1]) / 1024
 

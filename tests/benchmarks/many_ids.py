@@ -11,7 +11,7 @@ from pathlib import Path
 from plumbline.pipelines.ingest import draft_placement
 
 if __name__ == "__main__":
-    draft_placement.CACHE_KIB = 4 * 1024
+    draft_placement.MAX_CACHE_KIB = 4 * 1024
     ledger, count = draft_placement.Ledger(), int(sys.argv[1])
     began = time.perf_counter()
     for number in range(count):

@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from urllib3 import connection_from_url
 
-from plumbline.pipelines.sweeps.unchanged_run import note_unchanged
-from tests.bench_of import images, prompts
+from plumbline.pipelines.sweeps.unchanged_run import write_inputs_digest
+from tests.bench_of import read_image_rows, read_prompt_rows
 from tests.benchmarks.size import ROOT, list_one_row_arguments
 from tests.benchmarks.test_requests import describe_counts, find_request_kind
 from tests.benchmarks.test_scale import RUN_ID, plan_overrides, read_peak_memory, write_existing_run
@@ -31,7 +31,7 @@ from tests.faults.proxy import FaultProxy, run_proxy
 from tests.s3 import S3Server, run_server
 
 N_GENERATORS = 10
-CELLS_OF_SHARD = 4
+N_CELLS_PER_SHARD = 4
 """Cells over images for VQAScore and CLIPScore: answers, similarities, and the scores of both."""
 BUCKET = "night"
 SWEEP_ARGUMENTS = list_one_row_arguments(f"s3://{BUCKET}")
@@ -39,7 +39,7 @@ SWEEP_ARGUMENTS = list_one_row_arguments(f"s3://{BUCKET}")
 WRITER_THREADS = 8
 
 
-class Uploads:
+class Uploader:
     """Writer of objects through the server's own interface, which needs no signatures and is ten times as fast."""
 
     def __init__(self, server: S3Server) -> None:
@@ -68,14 +68,14 @@ def make_parquet(rows: list[dict[str, Any]]) -> bytes:
 
 def make_image_files(shards: int, files: int) -> Iterable[tuple[str, bytes]]:
     """Yield the files of all generators; they contain `shards` rows, and each row is a shard."""
-    row = {**images("atlas", 1)[0], "image": b""}
+    row = {**read_image_rows("atlas", 1)[0], "image": b""}
     for file in range(files):
         rows = range(file * shards // files, (file + 1) * shards // files)
         content = make_parquet([{**row, "image_id": f"image-{number}"} for number in rows] or [row])
         yield f"bench/images/generator-{file % N_GENERATORS}/{file:06d}.parquet", content
 
 
-class Measured(NamedTuple):
+class JobCost(NamedTuple):
     """Measured cost of one job, which ran in a separate process."""
 
     what: str
@@ -85,15 +85,14 @@ class Measured(NamedTuple):
     megabytes: float
     """Peak memory in MB."""
 
-    def row(self) -> str:
-        """Format a line of the table."""
+    def format_row(self) -> str:
         requests = f"{self.requests.total():,} ({describe_counts(self.requests)})"
         spent = "| |" if math.isnan(self.seconds) else f"| {self.seconds:.1f} s | {self.megabytes:.0f} MB |"
         return f"| {self.what} | {requests} {spent}"
 
 
-def measure_job(what: str, proxy: FaultProxy, job: str, *line: str) -> Measured:
-    """Measure the requests, CPU seconds and memory of a job in a separate process."""
+def measure_job(label: str, proxy: FaultProxy, job: str, *line: str) -> JobCost:
+    """Return the requests, CPU seconds and memory of a job, which runs in a separate process."""
     before, seen, peak, waiting = os.times(), len(proxy.requests), 0.0, threading.Event()
     process = subprocess.Popen([sys.executable, "-m", job, *line], cwd=ROOT, stdout=subprocess.DEVNULL)
     while process.poll() is None:
@@ -104,17 +103,17 @@ def measure_job(what: str, proxy: FaultProxy, job: str, *line: str) -> Measured:
     assert process.returncode == 0, f"{job}: exit code {process.returncode}"
     after = os.times()
     seconds = after.children_user + after.children_system - before.children_user - before.children_system
-    return Measured(what, Counter(map(find_request_kind, proxy.requests[seen:])), seconds, peak)
+    return JobCost(label, Counter(map(find_request_kind, proxy.requests[seen:])), seconds, peak)
 
 
-def measure_nights(server: S3Server, proxy: FaultProxy, cells: int, files: int) -> Iterator[Measured]:
+def measure_nights(server: S3Server, proxy: FaultProxy, cells: int, files: int) -> Iterator[JobCost]:
     """Yield the cost of the first plan (only its requests), and of several nights."""
-    uploads = Uploads(server)
-    uploads.write("bench/prompts.parquet", make_parquet(prompts(8)))
-    uploads.write_all(make_image_files(cells // CELLS_OF_SHARD, files))
+    uploads = Uploader(server)
+    uploads.write("bench/prompts.parquet", make_parquet(read_prompt_rows(8)))
+    uploads.write_all(make_image_files(cells // N_CELLS_PER_SHARD, files))
     sweep = plan_overrides(SWEEP_ARGUMENTS)
     held = f"{len(sweep.plan.cells):,} cells of {len(sweep.sources.image_shards):,} shards"
-    yield Measured(
+    yield JobCost(
         f"the first plan, of {held}: it opens every file",
         Counter(map(find_request_kind, proxy.requests)),
         math.nan,
@@ -122,14 +121,13 @@ def measure_nights(server: S3Server, proxy: FaultProxy, cells: int, files: int) 
     )
     uploads.write_all((f"store/{cell.path}", b"-") for cell in sweep.plan.cells)
     write_existing_run(sweep)
-    note_unchanged(sweep, RUN_ID)
+    write_inputs_digest(sweep, RUN_ID)
     yield measure_job("a night with nothing new", proxy, "jobs.nightly", *SWEEP_ARGUMENTS)
     uploads.write_all(make_image_files(N_GENERATORS, 1))
     yield measure_job("a plan after one file has changed", proxy, "jobs.sweep", *SWEEP_ARGUMENTS, "dry_run=true")
 
 
 def main(cells: int, files: int) -> None:
-    """Print the table, each line as soon as it is known."""
     with run_server() as server:
         os.environ.update(server.environment())
         server.filesystem().mkdir(BUCKET)
@@ -138,7 +136,7 @@ def main(cells: int, files: int) -> None:
             os.environ["AWS_ENDPOINT_URL"] = endpoint
             print("| what | requests | CPU | memory |\n|---|---|---|---|", flush=True)
             for night in measure_nights(server, proxy, cells, files):
-                print(night.row(), flush=True)
+                print(night.format_row(), flush=True)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ N_ROWS = choose_size(1 << 15, 1 << 10)
 
 
 def make_part(generator: int, first: int, columns: Sequence[str]) -> pa.Table:
-    """Return these columns of a generator's scores for ROWS prompts, starting at prompt number `first`."""
+    """Return these columns of a generator's scores for N_ROWS prompts, starting at prompt number `first`."""
     ids = [f"prompt-{number:08d}" for number in range(first, first + N_ROWS)]
     made = {
         "image_id": [f"{generator}-{one}" for one in ids],

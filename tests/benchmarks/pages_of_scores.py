@@ -15,13 +15,13 @@ import pandas as pd
 
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.store.store import Store
-from plumbline.plugins.viewer.browser import Browser
+from plumbline.plugins.viewer.browser import StoreBrowser
 from plumbline.plugins.viewer.run_database import Database, RunRows, WantedRows
 from tests.benchmarks.scripted_sweep import read_peak_megabytes
 
 
 def time_call(call: Callable[[], object]) -> float:
-    """Return the processor seconds of a call."""
+    """Return the CPU seconds that a call takes."""
     began = time.process_time()
     call()
     return time.process_time() - began
@@ -55,7 +55,9 @@ def read_with_pandas(folder: Path, run_id: str) -> None:
 
 def measure(folder: Path, middle: int) -> dict[str, Any]:
     run_id = (folder / "store/runs/latest").read_text().strip()
-    browser = Browser(Store(StorageConfig().locate(str(folder / "store"))), Database(Path(tempfile.mkdtemp()), 1000))
+    browser = StoreBrowser(
+        Store(StorageConfig().locate(str(folder / "store"))), Database(Path(tempfile.mkdtemp()), 1000)
+    )
     took = {"opening": time_call(lambda: browser.open(run_id).result())}
     rows = browser.open(run_id).result().rows
     for name, wanted in list_pages(middle).items():

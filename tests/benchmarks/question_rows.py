@@ -22,7 +22,7 @@ from plumbline.operators.stages.scores import WrittenIndex
 from plumbline.pipelines.store.store import encode_cell
 from tests.operators.stages.given import make_options, score
 
-QUESTIONS = (1, 10, 30)
+QUESTION_COUNTS = (1, 10, 30)
 """Number of questions per row."""
 WORDS = ("tea cup", "teapot", "table", "red", "blue", "small", "round", "wooden", "window", "cat", "dog", "two")
 
@@ -96,9 +96,9 @@ def measure_stages(count: int, each: int) -> Iterator[tuple[str, float, float]]:
 
 
 if __name__ == "__main__":
-    ROWS = int(sys.argv[1]) if len(sys.argv) > 1 else 4096
-    print(f"{ROWS} rows, each with one image and its own prompt\n")
+    N_ROWS = int(sys.argv[1]) if len(sys.argv) > 1 else 4096
+    print(f"{N_ROWS} rows, each with one image and its own prompt\n")
     print("| questions per row | stage | bytes per row | CPU microseconds per row |\n|---|---|---|---|")
-    for number in QUESTIONS:
-        for name, size, spent in measure_stages(ROWS, number):
+    for number in QUESTION_COUNTS:
+        for name, size, spent in measure_stages(N_ROWS, number):
             print(f"| {number} | {name} | {size:,.0f} | {'' if np.isnan(spent) else f'{spent:,.0f}'} |")

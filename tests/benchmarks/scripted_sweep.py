@@ -31,13 +31,13 @@ from plumbline.pipelines.sweeps import computing, sweep
 from plumbline.pipelines.sweeps.planning import PlannedSweep, list_inputs, plan_inputs
 from plumbline.pipelines.sweeps.results import gather_results
 from plumbline.pipelines.sweeps.writing import write_run
-from tests.bench_of import sweep_config
+from tests.bench_of import make_sweep_config
 
-ROW_GROUP = 250
+ROW_GROUP_SIZE = 250
 SKILLS = ("colour", "counting", "negation", "spatial")
 
 
-def write_prompts(folder: Path, count: int, *, row_group: int = ROW_GROUP) -> None:
+def write_prompts(folder: Path, count: int, *, row_group: int = ROW_GROUP_SIZE) -> None:
     ids = [f"prompt-{number:06d}" for number in range(count)]
     table = {
         "prompt_id": ids,
@@ -50,7 +50,7 @@ def write_prompts(folder: Path, count: int, *, row_group: int = ROW_GROUP) -> No
     pq.write_table(pa.table(table), folder / "prompts.parquet", row_group_size=row_group)
 
 
-def write_images(folder: Path, generator: str, count: int, copies: int = 1, *, row_group: int = ROW_GROUP) -> None:
+def write_images(folder: Path, generator: str, count: int, copies: int = 1, *, row_group: int = ROW_GROUP_SIZE) -> None:
     """Write `copies` rows for each of the first `count` prompts; the images are never read."""
     ids = [f"prompt-{number:06d}" for _ in range(copies) for number in range(count)]
     table = {
@@ -72,8 +72,8 @@ class MissingScores(NamedTuple):
 def commit_missing(planned: PlannedSweep, report: object = None) -> dict[str, Outcome]:
     """Commit the missing scores cells with made-up scores; return each cell's outcome, keyed by the cell's path.
 
-    The scores are random numbers with the cell's path as seed. `report` is ignored; it has the place of the argument
-    with which a real sweep reports its progress.
+    The scores are random numbers with the cell's path as seed. `report` is ignored; a real sweep passes the
+    function that shows its progress.
     """
     plan, expect = planned.plan, {cell for cells in planned.plan.scores.values() for cell in cells}
     cells_of = ((shard, tuple(cell for cell in cells if cell in expect and cell in plan.missing))
@@ -142,7 +142,7 @@ def read_peak_megabytes() -> float:
 
 
 def measure(
-    folder: str, store: str, metrics: str = "1", shard_rows: str = str(ROW_GROUP), workers: str = "0"
+    folder: str, store: str, metrics: str = "1", shard_rows: str = str(ROW_GROUP_SIZE), workers: str = "0"
 ) -> dict[str, Any]:
     """Plan, score with these metrics, gather and report; return CPU seconds by step, and peak memory in MB."""
     read: list[str] = []
@@ -166,7 +166,7 @@ def measure(
     more = [f"+metrics.clipscore_{number}={{kind: clipscore, model: clip}}" for number in range(2, int(metrics) + 1)]
     on_ray = ["cluster=local", f"cluster.num_cpus={workers}", "cluster.driver_rows=0"] if int(workers) else []
     words = ["metric=[clipscore]", *more, f"shard_rows={shard_rows}", "benchmark.name=large", *on_ray]
-    config = sweep_config(folder, store, *words)
+    config = make_sweep_config(folder, store, *words)
     with ExitStack() as stack:
         for place, name, call in replaced:
             stack.enter_context(patch.object(place, name, call))

@@ -20,24 +20,24 @@ import pyarrow.parquet as pq
 
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
-from tests.bench_of import prompts, sweep_config, write_rows
+from tests.bench_of import make_sweep_config, read_prompt_rows, write_rows
 from tests.benchmarks.small_images import encode_images
 from tests.benchmarks.test_requests import find_request_kind
 from tests.faults.proxy import FaultProxy, run_proxy
 from tests.s3 import run_server
 
-ROW_GROUP, N_PROMPTS, AT_ONCE = 256, 256, 16_384
+ROW_GROUP_SIZE, N_PROMPTS, AT_ONCE = 256, 256, 16_384
 COLUMNS = (
     "rows of a shard", "objects a stage", "kB of one: statistics and scores", "PUT", "GET", "HEAD", "LIST", "GB read",
     "MB written", "CPU s",
 )  # fmt: skip
-METRIC = "edge_density"
+METRIC_NAME = "edge_density"
 """A metric that decodes its images but calls no model."""
 
 
 def write_images(path: Path, count: int) -> None:
     """Write a Parquet file of `count` rows, whose images are 64x64 JPEG files."""
-    files, ids = encode_images(), [row["prompt_id"] for row in prompts(N_PROMPTS)]
+    files, ids = encode_images(), [row["prompt_id"] for row in read_prompt_rows(N_PROMPTS)]
     schema = pa.schema([("image_id", pa.string()), ("prompt_id", pa.string()), ("image", pa.binary())])
     path.parent.mkdir(parents=True)
     with pq.ParquetWriter(path, schema, use_dictionary=False) as writer:
@@ -48,14 +48,14 @@ def write_images(path: Path, count: int) -> None:
                 [ids[number % N_PROMPTS] for number in numbers],
                 [files[number % len(files)] for number in numbers],
             ]
-            writer.write_table(pa.table(columns, schema=schema), row_group_size=ROW_GROUP)
+            writer.write_table(pa.table(columns, schema=schema), row_group_size=ROW_GROUP_SIZE)
 
 
 def describe_sweep(proxy: FaultProxy, bucket: str, name: str, word: str) -> str:
     """Sweep over the images into a new store, and return a line with the sweep's requests, bytes and CPU time."""
     requests, sent = len(proxy.requests), Counter(proxy.bytes)
     began = time.process_time()
-    planned = plan_sweep(sweep_config(f"{bucket}/bench", f"{bucket}/{name}", f"metric=[{METRIC}]", word))
+    planned = plan_sweep(make_sweep_config(f"{bucket}/bench", f"{bucket}/{name}", f"metric=[{METRIC_NAME}]", word))
     assert run_sweep(planned, lambda event: None).exit_code == 0
     spent = time.process_time() - began
     kinds = Counter(map(find_request_kind, proxy.requests[requests:]))
@@ -78,10 +78,10 @@ def main(count: int, decided: str) -> None:
         os.environ |= server.environment() | {"AWS_ENDPOINT_URL": endpoint}
         server.filesystem().mkdir("rows")
         with tempfile.TemporaryDirectory() as folder:
-            write_rows(Path(folder) / "prompts.parquet", prompts(N_PROMPTS))
+            write_rows(Path(folder) / "prompts.parquet", read_prompt_rows(N_PROMPTS))
             write_images(Path(folder) / "images/atlas/00000.parquet", count)
             fsspec.filesystem("s3", use_listings_cache=False).put(f"{folder}/", "s3://rows/bench/", recursive=True)
-        print(f"{count:,} images of 64x64 pixels in row groups of {ROW_GROUP}, by {METRIC}\n")
+        print(f"{count:,} images of 64x64 pixels in row groups of {ROW_GROUP_SIZE}, by {METRIC_NAME}\n")
         print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
         for name, word in (("before", "shard_rows=256"), ("now", f"shard_rows={decided}")):
             print(describe_sweep(proxy, "s3://rows", name, word), flush=True)

@@ -24,12 +24,11 @@ T = TypeVar("T")
 
 
 def choose_size(full: T, tiny: T) -> T:
-    """Return the full or the tiny value, depending on the size in use."""
     return tiny if TINY else full
 
 
 def expect(holds: bool) -> None:
-    """Assert that a target for speed or memory is met, except in the tiny size, which measures nothing."""
+    """Assert that a target for speed or memory is reached, except in the tiny size, which measures nothing."""
     assert TINY or holds
 
 

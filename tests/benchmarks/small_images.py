@@ -22,7 +22,7 @@ from tests.benchmarks.size import ROOT
 from tests.benchmarks.test_scale import list_processes, read_peak_memory
 
 IMAGE_SIDE = 64
-N_TAR_IMAGES = 10_000
+N_IMAGES_PER_TAR = 10_000
 N_DIFFERENT_IMAGES = 512
 """Number of different images; the samples repeat them under different names."""
 
@@ -41,7 +41,7 @@ def encode_images() -> list[bytes]:
     return images
 
 
-def write_tars(folder: Path, count: int, per_tar: int = N_TAR_IMAGES) -> None:
+def write_tars(folder: Path, count: int, per_tar: int = N_IMAGES_PER_TAR) -> None:
     """Write `count` samples (an image and its prompt) to tars of `per_tar` samples; prompts repeat after 50,000."""
     images = encode_images()
     folder.mkdir(parents=True, exist_ok=True)

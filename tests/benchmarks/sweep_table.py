@@ -21,14 +21,14 @@ from tests.benchmarks.scripted_sweep import write_images, write_prompts
 from tests.benchmarks.size import ROOT
 
 SHARD_ROWS = 1_000
-POLL_INTERVAL = 1.0
+POLL_SECONDS = 1.0
 """Seconds between two polls of the processes."""
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-STEPS = {"plan": "plan", "scripted": "compute", "results": "results", "written": "manifest", "report": "report"}
+STEP_LABELS = {"plan": "plan", "scripted": "compute", "results": "results", "written": "manifest", "report": "report"}
 """Names of the steps in the table, keyed by their names in scripted_sweep.py."""
 
 
-class Process(NamedTuple):
+class WorkerProcess(NamedTuple):
     """A worker process as reported by /proc."""
 
     pid: int
@@ -38,7 +38,7 @@ class Process(NamedTuple):
     """Peak memory in MB."""
 
 
-class Snapshot(NamedTuple):
+class ProcessSnapshot(NamedTuple):
     """The processes of a sweep at one moment."""
 
     at: float
@@ -46,26 +46,23 @@ class Snapshot(NamedTuple):
     """CPU seconds of each worker so far, keyed by process id."""
 
 
-class Sweep(NamedTuple):
-    """A finished sweep."""
-
+class MeasuredSweep(NamedTuple):
     measured: dict[str, Any]
     """The JSON object that scripted_sweep.py prints."""
-    snapshots: list[Snapshot]
-    """Snapshots of the sweep's worker processes, one per POLL_INTERVAL."""
+    snapshots: list[ProcessSnapshot]
+    """Snapshots of the sweep's worker processes, one per POLL_SECONDS."""
     worker: float
     """Peak memory of the largest worker, in MB."""
 
-    def wall_seconds(self, step: str) -> float:
+    def compute_wall_seconds(self, step: str) -> float:
         began, ended = self.measured["moments"][step]
         return float(ended - began)
 
-    def worker_seconds(self, step: str) -> float:
-        """Return the CPU seconds of all workers during one step."""
+    def compute_worker_seconds(self, step: str) -> float:
         began, ended = self.measured["moments"][step]
-        return self._worked(ended + POLL_INTERVAL) - self._worked(began)
+        return self._sum_worker_seconds(ended + POLL_SECONDS) - self._sum_worker_seconds(began)
 
-    def _worked(self, until: float) -> float:
+    def _sum_worker_seconds(self, until: float) -> float:
         latest: dict[int, float] = {}
         for look in self.snapshots:
             if look.at <= until:
@@ -73,8 +70,8 @@ class Sweep(NamedTuple):
         return sum(latest.values())
 
 
-def list_workers(sweep: int) -> list[Process]:
-    """List the Ray workers that descend from the process with the id `sweep`."""
+def list_workers(sweep: int) -> list[WorkerProcess]:
+    """Return the Ray workers that descend from the process with the id `sweep`."""
     parents = {pid: parent for pid in Path("/proc").glob("[0-9]*") if (parent := _read_parent(pid)) is not None}
     below, found = {sweep}, -1
     while found < len(below):
@@ -90,21 +87,21 @@ def _read_parent(process: Path) -> int | None:
     return None
 
 
-def _read_worker(process: Path) -> Process | None:
+def _read_worker(process: Path) -> WorkerProcess | None:
     """Read a process from its folder in /proc; return None if it has ended or is not a Ray worker."""
     with suppress(OSError):
         if (process / "cmdline").read_text().startswith("ray::"):
             fields = (process / "stat").read_text().rpartition(")")[2].split()
             status = (process / "status").read_text().splitlines()
             peak = next((int(line.split()[1]) / 1024 for line in status if line.startswith("VmHWM")), 0.0)
-            return Process(int(process.name), (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND, peak)
+            return WorkerProcess(int(process.name), (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND, peak)
     return None
 
 
-def run_sweep(folder: Path, metrics: int, workers: int) -> Sweep:
+def run_sweep(folder: Path, metrics: int, workers: int) -> MeasuredSweep:
     command = [sys.executable, "-m", "tests.benchmarks.scripted_sweep", str(folder), str(folder / "store")]
     said = folder / "said"
-    snapshots: list[Snapshot] = []
+    snapshots: list[ProcessSnapshot] = []
     largest = 0.0
     with said.open("w") as output:
         sweep = subprocess.Popen(
@@ -113,22 +110,22 @@ def run_sweep(folder: Path, metrics: int, workers: int) -> Sweep:
         )  # fmt: skip
         while sweep.poll() is None:
             own = list_workers(sweep.pid)
-            snapshots.append(Snapshot(time.time(), {process.pid: process.cpu for process in own}))
+            snapshots.append(ProcessSnapshot(time.time(), {process.pid: process.cpu for process in own}))
             largest = max([largest, *(process.peak for process in own)])
             with suppress(subprocess.TimeoutExpired):
-                sweep.wait(POLL_INTERVAL)
+                sweep.wait(POLL_SECONDS)
     assert sweep.returncode == 0, said.read_text()[-3000:]
-    return Sweep(json.loads(said.read_text().splitlines()[-1]), snapshots, largest)
+    return MeasuredSweep(json.loads(said.read_text().splitlines()[-1]), snapshots, largest)
 
 
-def print_rows(rows: int, workers: int, sweep: Sweep) -> None:
+def print_rows(rows: int, workers: int, sweep: MeasuredSweep) -> None:
     """Print each step of a sweep with `workers` workers over `rows` rows as a line of a table, then the peak memory."""
-    for step, name in STEPS.items():
-        driver, theirs = sweep.measured["seconds"].get(step, 0.0), sweep.worker_seconds(step)
+    for step, name in STEP_LABELS.items():
+        driver, theirs = sweep.measured["seconds"].get(step, 0.0), sweep.compute_worker_seconds(step)
         share = driver / (driver + theirs)
         print(
-            f"| {name} | {workers} | {sweep.wall_seconds(step):,.1f} | {driver:,.1f} | {theirs:,.1f} | {share:.0%} | "
-            f"{(driver + theirs) / rows * 1e6:.2f} |"
+            f"| {name} | {workers} | {sweep.compute_wall_seconds(step):,.1f} | {driver:,.1f} | "
+            f"{theirs:,.1f} | {share:.0%} | {(driver + theirs) / rows * 1e6:.2f} |"
         )
     print(f"peak memory: driver {sweep.measured['peak']:,.0f} MB, largest worker {sweep.worker:,.0f} MB", flush=True)
 
@@ -148,7 +145,8 @@ def main(folder: Path, prompts: int, generators: int, metrics: int) -> None:
     one = run_sweep(folder, metrics, 1)
     print_rows(rows, 1, one)
     for step in ("results", "report"):
-        print(f"{step}: two workers are {one.wall_seconds(step) / two.wall_seconds(step):.2f} times as fast as one")
+        ratio = one.compute_wall_seconds(step) / two.compute_wall_seconds(step)
+        print(f"{step}: two workers are {ratio:.2f} times as fast as one")
     shutil.rmtree(folder)
 
 

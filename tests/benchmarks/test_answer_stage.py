@@ -21,10 +21,10 @@ from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.stages.answers import AnswersStage, QuestionIndex
 from plumbline.operators.stages.questions import write_questions
 from plumbline.operators.stages.stage import StageOptions
-from plumbline.pipelines.running.events import Totals
+from plumbline.pipelines.running.events import ProgressTotals
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
-from tests.bench_of import SHAPES_FOLDER, sweep_config
+from tests.bench_of import SHAPES_FOLDER, make_sweep_config
 from tests.benchmarks.size import HERE_OPTIONS, choose_size, expect
 from tests.operators import tiny
 
@@ -35,7 +35,7 @@ N_COPIES = choose_size(4, 1)
 TINY_OPTIONS = choose_size((), (*HERE_OPTIONS, "benchmark.require_every_prompt=false"))
 BATCH_SIZE = 64
 N_THREADS = 2
-TEMPLATES = ('Does this figure show "{}"? Please answer yes or no.', "Is it {}?", "{}?", "Do you see {}?")
+QUESTION_TEMPLATES = ('Does this figure show "{}"? Please answer yes or no.', "Is it {}?", "{}?", "Do you see {}?")
 
 
 @pytest.fixture(scope="module")
@@ -106,8 +106,8 @@ def test_the_answer_stage_keeps_up_with_a_bare_loop(
     assert run_bare_loop(model, files) == len(files) * SHARD_ROWS
     bare = time.monotonic() - began
 
-    totals = Totals()
-    config = sweep_config(
+    totals = ProgressTotals()
+    config = make_sweep_config(
         folder,
         tmp_path / "store",
         "metric=[vqascore]",
@@ -146,7 +146,7 @@ def test_an_image_is_encoded_once_for_any_number_of_questions(
     counting = CountingModel(model.model, model.tokenizer, model.processor, pair_batch=BATCH_SIZE)
     stage = AnswersStage({}, {"model": counting}, StageOptions(ImageLimits(), _refuse_uri, image_batch=BATCH_SIZE))
     prompts = pq.read_table(SHAPES_FOLDER / "prompts.parquet")
-    metrics = {template: tiny.make_vqascore(template=template) for template in TEMPLATES}
+    metrics = {template: tiny.make_vqascore(template=template) for template in QUESTION_TEMPLATES}
     asked = {name: QuestionIndex(write_questions(prompts, metric, None), metric) for name, metric in metrics.items()}
     images = prepare_images(
         read_shard("atlas"), "atlas", preprocess=stage.preprocess, limits=ImageLimits(), fetch=_refuse_uri
@@ -159,13 +159,13 @@ def test_an_image_is_encoded_once_for_any_number_of_questions(
     theirs = time.monotonic() - began
     with capsys.disabled():
         print(
-            f"\n{counting.encoded} image encodings for {len(images.rows)} images x {len(TEMPLATES)} questions; "
-            f"{theirs / ours:.1f} times the speed of one pair at a time with the image encoded for each"
+            f"\n{counting.encoded} image encodings for {len(images.rows)} images x {len(QUESTION_TEMPLATES)} questions"
+            f"; {theirs / ours:.1f} times the speed of one pair at a time with the image encoded for each"
         )
     assert counting.encoded == len(images.rows) == SHARD_ROWS
     expect(theirs / ours > 1)
-    first = answers[TEMPLATES[0]].column("answers").to_pylist()
-    for row, expected in enumerate(peer[:: len(TEMPLATES)]):
+    first = answers[QUESTION_TEMPLATES[0]].column("answers").to_pylist()
+    for row, expected in enumerate(peer[:: len(QUESTION_TEMPLATES)]):
         assert first[row][0]["token_logprobs"][0] == pytest.approx(expected, abs=1e-4)
 
 
@@ -182,9 +182,9 @@ def _score_one_pair_at_a_time(
             0
         ]
         for image, prompt_id in zip(pixels, prompt_ids, strict=True)
-        for template in TEMPLATES
+        for template in QUESTION_TEMPLATES
     ]
 
 
 def _refuse_uri(uri: str) -> bytes:
-    raise AssertionError(f"nothing should be fetched here, but {uri} was")
+    raise AssertionError(f"expected no fetches, but {uri} was fetched")

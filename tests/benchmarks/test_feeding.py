@@ -26,13 +26,13 @@ from tests.s3 import S3Server
 IMAGE_SIDE = choose_size(1024, 64)
 N_PHOTOGRAPHS = choose_size(8, 1)
 N_ROUNDS = choose_size(3, 1)
-FORMATS: dict[str, dict[str, Any]] = {"PNG": {}, "JPEG": {"quality": 92}}
-CLIP_L_336 = CLIPImageProcessorPil(size={"shortest_edge": 336}, crop_size={"height": 336, "width": 336})
-CORES = len(os.sched_getaffinity(0))
+SAVE_OPTIONS_BY_FORMAT: dict[str, dict[str, Any]] = {"PNG": {}, "JPEG": {"quality": 92}}
+CLIP_L_336_PROCESSOR = CLIPImageProcessorPil(size={"shortest_edge": 336}, crop_size={"height": 336, "width": 336})
+N_CORES = len(os.sched_getaffinity(0))
 MIN_SHARE_OF_CORES = 0.8
 
 
-class Shard(NamedTuple):
+class ShardTables(NamedTuple):
     """A shard's images in two tables: embedded, and referred to by address."""
 
     embedded: pa.Table
@@ -40,13 +40,13 @@ class Shard(NamedTuple):
     uris: UriReader
 
 
-@pytest.fixture(scope="module", params=FORMATS)
-def shard(request: pytest.FixtureRequest, s3_server: S3Server) -> Iterator[Shard]:
+@pytest.fixture(scope="module", params=SAVE_OPTIONS_BY_FORMAT)
+def shard(request: pytest.FixtureRequest, s3_server: S3Server) -> Iterator[ShardTables]:
     """Write images to the server; yield a table that contains the images and a table that refers to them."""
     fs, bucket = s3_server.filesystem(), f"feeding-{request.param.lower()}"
     fs.mkdir(bucket)
     contents = [
-        encode_image(make_photograph(seed, IMAGE_SIDE), request.param, **FORMATS[request.param])
+        encode_image(make_photograph(seed, IMAGE_SIDE), request.param, **SAVE_OPTIONS_BY_FORMAT[request.param])
         for seed in range(N_PHOTOGRAPHS)
     ]
     contents *= 12 if request.param == "JPEG" else 4
@@ -56,7 +56,7 @@ def shard(request: pytest.FixtureRequest, s3_server: S3Server) -> Iterator[Shard
     ids = {"image_id": places, "prompt_id": ["p"] * len(places)}
     server = StorageConfig(endpoint_url=s3_server.endpoint, key=s3_server.key, secret=s3_server.secret)
     uris = UriReader(roots=(f"s3://{bucket}",), storage=server, max_bytes=ImageLimits().max_bytes)
-    yield Shard(pa.table(ids | {"image": contents}), pa.table(ids | {"uri": places}), uris)
+    yield ShardTables(pa.table(ids | {"image": contents}), pa.table(ids | {"uri": places}), uris)
     fs.rm(bucket, recursive=True)
 
 
@@ -74,7 +74,7 @@ def measure_rates(*calls: Callable[[], int]) -> list[float]:
 def run_bare_loop(table: pa.Table, uris: UriReader) -> int:
     """Prepare the images one after another on one core (fetch, decode, preprocess); return their number."""
     torch.set_num_threads(1)
-    preprocess = PixelTransform(CLIP_L_336, pad_to_square=True)
+    preprocess = PixelTransform(CLIP_L_336_PROCESSOR, pad_to_square=True)
     for record in table.to_pylist():
         image = decode_bytes(record.get("image") or uris.read(record["uri"]), ImageLimits())
         assert isinstance(image, Image.Image)
@@ -88,7 +88,7 @@ def start_loops_on_all_cores(table: pa.Table, uris: UriReader) -> Iterator[Calla
 
     The loops measure the limit of the cores, even on a busy machine.
     """
-    share = -(-len(table) // CORES)
+    share = -(-len(table) // N_CORES)
     shares = [table.take(list(range(len(table)))[first : first + share]) for first in range(0, len(table), share)]
     with ExitStack() as stack:
         pools = [stack.enter_context(start_fresh_process()) for _ in shares]
@@ -102,10 +102,10 @@ def start_loops_on_all_cores(table: pa.Table, uris: UriReader) -> Iterator[Calla
 
 
 @pytest.mark.parametrize("way", ["embedded", "by_uri"])
-def test_a_shard_is_prepared_by_all_cores(shard: Shard, way: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_shard_is_prepared_by_all_cores(shard: ShardTables, way: str, capsys: pytest.CaptureFixture[str]) -> None:
     before = torch.get_num_threads()
     table: pa.Table = getattr(shard, way)
-    preprocess = PixelTransform(CLIP_L_336, pad_to_square=True)
+    preprocess = PixelTransform(CLIP_L_336_PROCESSOR, pad_to_square=True)
 
     def prepare(decoders: int) -> PreparedImages:
         return prepare_images(
@@ -114,16 +114,16 @@ def test_a_shard_is_prepared_by_all_cores(shard: Shard, way: str, capsys: pytest
 
     with start_loops_on_all_cores(table, shard.uris) as loops:
         one, cores, many = measure_rates(
-            lambda: run_bare_loop(table, shard.uris), loops, lambda: len(prepare(CORES).pixels)
+            lambda: run_bare_loop(table, shard.uris), loops, lambda: len(prepare(N_CORES).pixels)
         )
     torch.set_num_threads(before)
-    assert all(map(torch.equal, prepare(1).pixels, prepare(CORES).pixels))
+    assert all(map(torch.equal, prepare(1).pixels, prepare(N_CORES).pixels))
     size = (shard.embedded.nbytes / len(table)) / 1000
     with capsys.disabled():
         print(
-            f"\n{IMAGE_SIDE}x{IMAGE_SIDE} images of {size:.0f} KB, {way}, {CORES} cores: one loop decodes {one:.0f} "
-            f"images/s, one loop per core {cores:.0f}, {CORES} decoders {many:.0f}; the decoders reach "
-            f"{many / one / CORES:.2f} of one loop times the cores and {many / cores:.2f} of one loop per core "
+            f"\n{IMAGE_SIDE}x{IMAGE_SIDE} images of {size:.0f} KB, {way}, {N_CORES} cores: one loop decodes {one:.0f} "
+            f"images/s, one loop per core {cores:.0f}, {N_CORES} decoders {many:.0f}; the decoders reach "
+            f"{many / one / N_CORES:.2f} of one loop times the cores and {many / cores:.2f} of one loop per core "
             f"({MIN_SHARE_OF_CORES} wanted)"
         )
     expect(many >= MIN_SHARE_OF_CORES * cores)

@@ -17,10 +17,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from plumbline.operators.base.batches import BatchSize
 from plumbline.operators.models.networks.vlm import ChatVlm
 from tests.benchmarks.gpu import apart, flops
-from tests.benchmarks.gpu.measures import Load, make_load, score, score_file, score_pair
-from tests.benchmarks.gpu.rows import N_QUESTIONS, Amounts, Measured, format_table
-from tests.benchmarks.gpu.shapes import FAMILIES, TINY_SHAPES
-from tests.benchmarks.gpu.stage import Shards, measure_sweep
+from tests.benchmarks.gpu.measures import Workload, make_workload, score, score_file, score_pair
+from tests.benchmarks.gpu.rows import N_QUESTIONS, MeasuredModel, WorkAmounts, format_table
+from tests.benchmarks.gpu.shapes import FAMILY_BY_MODEL, TINY_SHAPES
+from tests.benchmarks.gpu.stage import ImageShards, measure_sweep
 from tests.benchmarks.size import ROOT
 from tests.s3 import S3Server
 
@@ -41,9 +41,9 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture(params=list(FAMILIES))
-def load(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Load]:
-    yield make_load(request.param, TINY_SHAPES[request.param], tmp_path, images=N_IMAGES, on_gpu=False)
+@pytest.fixture(params=list(FAMILY_BY_MODEL))
+def load(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Workload]:
+    yield make_workload(request.param, TINY_SHAPES[request.param], tmp_path, images=N_IMAGES, on_gpu=False)
 
 
 @pytest.mark.parametrize("absent", ["", ABSENT_PACKAGES], ids=["all", "torch_alone"])
@@ -73,7 +73,7 @@ def test_one_command_measures_with_the_packages_of_a_gpu_machine(absent: str, tm
             assert row["stage"] > 0 and 0 < row["busy"] <= 1 and row["decoders"] == 1 and not row["notes"]
 
 
-def test_our_scores_equal_those_of_one_pair_at_a_time(load: Load) -> None:
+def test_our_scores_equal_those_of_one_pair_at_a_time(load: Workload) -> None:
     ours = score(load.model, load.pixels, load.questions, BatchSize(2))
     pairs = [(image, text) for image in range(N_IMAGES) for text in (0, N_QUESTIONS - 1)]
     theirs = [score_pair(load.model, load.pixels[image], load.questions[image][text]) for image, text in pairs]
@@ -84,15 +84,15 @@ def test_our_scores_equal_those_of_one_pair_at_a_time(load: Load) -> None:
 
 
 def test_a_sweep_with_a_failed_row_does_not_count_as_a_measurement(tmp_path: Path, s3_server: S3Server) -> None:
-    load = make_load("clip-flant5-xl", TINY_SHAPES["clip-flant5-xl"], tmp_path, images=N_IMAGES, on_gpu=False)
-    shards = Shards(load.encoded, ["a dog", " ", "a cat"], 1, bucket="bench-failing")
+    load = make_workload("clip-flant5-xl", TINY_SHAPES["clip-flant5-xl"], tmp_path, images=N_IMAGES, on_gpu=False)
+    shards = ImageShards(load.encoded, ["a dog", " ", "a cat"], 1, bucket="bench-failing")
     with pytest.raises(RuntimeError, match="prompt"):
         measure_sweep(load.resolved, load.model, shards, s3_server)
 
 
-@pytest.mark.parametrize("name", list(FAMILIES))
+@pytest.mark.parametrize("name", list(FAMILY_BY_MODEL))
 def test_both_ways_of_scoring_run_in_a_gpus_precision(name: str, tmp_path: Path) -> None:
-    load = make_load(name, TINY_SHAPES[name], tmp_path, images=2, on_gpu=False, dtype="bfloat16")
+    load = make_workload(name, TINY_SHAPES[name], tmp_path, images=2, on_gpu=False, dtype="bfloat16")
     assert {weight.dtype for weight in load.network.parameters()} == {torch.bfloat16}
     ours = score(load.model, load.pixels, load.questions, BatchSize(2))
     theirs = [score_pair(load.model, load.pixels[0], question) for question in load.questions[0]]
@@ -100,7 +100,7 @@ def test_both_ways_of_scoring_run_in_a_gpus_precision(name: str, tmp_path: Path)
 
 
 def test_operations_equal_torchs_count_if_every_token_sees_every_other(
-    load: Load, monkeypatch: pytest.MonkeyPatch
+    load: Workload, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         flops, "before", lambda tokens: tokens**2
@@ -114,7 +114,7 @@ def test_operations_equal_torchs_count_if_every_token_sees_every_other(
     assert flops.count_pair(load.model, load.pixels[0], question) == counter.get_total_flops()
 
 
-class KeptRows(list[Measured]):
+class KeptRows(list[MeasuredModel]):
     """Receiver that keeps the measured rows in a list, in place of a pipe."""
 
     send = list.append
@@ -125,24 +125,24 @@ def test_a_model_that_fails_or_dies_becomes_a_row_with_the_reason(monkeypatch: p
         os.kill(os.getpid(), signal.SIGKILL)
 
     results = KeptRows()
-    apart.measure_into(results, "llava-1.5-7b", "tiny", Amounts(images=0), None)
+    apart.measure_and_send(results, "llava-1.5-7b", "tiny", WorkAmounts(images=0), None)
     (failed,) = results
     assert failed.error is not None and "expected at least 1, got 0" in failed.error
     monkeypatch.setattr(
         apart, "PROCESS_CONTEXT", multiprocessing.get_context("fork")
     )  # so that the child inherits the patch
-    monkeypatch.setattr(apart, "measure_into", kill_itself)
-    killed = apart.measure_in_process("qwen2.5-vl-7b", "tiny", Amounts(), None, 60)
+    monkeypatch.setattr(apart, "measure_and_send", kill_itself)
+    killed = apart.measure_in_process("qwen2.5-vl-7b", "tiny", WorkAmounts(), None, 60)
     assert killed.error is not None and "-9" in killed.error
-    late = apart.measure_in_process("qwen2.5-vl-7b", "tiny", Amounts(), None, 0)
+    late = apart.measure_in_process("qwen2.5-vl-7b", "tiny", WorkAmounts(), None, 0)
     assert late.error is not None and "--minutes" in late.error
-    sound = Measured(model="clip-flant5-xl", shapes="tiny", one=2.0, ten=10.0, peer=0.5, flops=3, matmul=10.0)
+    sound = MeasuredModel(model="clip-flant5-xl", shapes="tiny", one=2.0, ten=10.0, peer=0.5, flops=3, matmul=10.0)
     told = format_table([sound, failed, killed])
     assert "4.0       20.0      2.00" in told and "60.0%" in told
     assert "qwen2.5-vl-7b: not measured: its process ended with -9" in told
 
 
-def test_a_sweep_by_the_command_is_measured(tmp_path: Path) -> None:
+def test_a_sweep_that_runs_as_a_command_is_measured(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.benchmarks.gpu.by_command", "clip-flant5-xl", str(tmp_path), "--images=64"]
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     ran = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)

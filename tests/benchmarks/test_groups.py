@@ -9,16 +9,16 @@ import pytest
 
 from plumbline.jobs.scorer import open_scorer
 from tests.benchmarks.size import choose_size, expect
-from tests.serving import pack_pairs
+from tests.serving import select_first_pairs
 
 N_ROUNDS = choose_size(3, 1)
-GROUPS = choose_size((8, 16), (2,))
+GROUP_SIZES = choose_size((8, 16), (2,))
 
 
 @pytest.fixture
 def fresh_prompts() -> Iterator[str]:
     """Yield new prompts, so that caches do not help."""
-    return iter([pair.prompt for pair in pack_pairs(128)])
+    return iter([pair.prompt for pair in select_first_pairs(128)])
 
 
 @pytest.mark.parametrize(("metric", "share"), [("clipscore", 1.1), ("vqascore", 1.1), ("tifa", 0.8), ("gecko", 0.8)])
@@ -33,8 +33,8 @@ def test_a_group_shares_the_work_that_depends_on_its_prompt(
         assert table.column("error").null_count == len(images)
         return time.perf_counter() - begun
 
-    for size in GROUPS:
-        images = [pair.image for pair in pack_pairs(size)]
+    for size in GROUP_SIZES:
+        images = [pair.image for pair in select_first_pairs(size)]
         time_scoring(images, list(islice(fresh_prompts, size)))
         group, different = [], []
         for _ in range(N_ROUNDS):

@@ -8,11 +8,11 @@ from PIL import Image
 
 from plumbline.jobs.scorer import open_scorer
 from tests.benchmarks.size import choose_size, expect
-from tests.serving import pack_pairs
+from tests.serving import select_first_pairs
 
 GENERATORS = ("atlas", "borealis", "cobalt", "drift", "ember", "flint", "garnet")
 METRICS = ("vqascore", "clipscore")
-QUALITIES = (75, 90, 95)
+JPEG_QUALITIES = (75, 90, 95)
 """JPEG qualities; flow_grpo and LightRFT send images with 75, PIL's default."""
 N_PROMPTS = choose_size(256, 4)
 
@@ -30,7 +30,10 @@ def count_reversals(before: np.ndarray, after: np.ndarray) -> float:
 
 
 def test_a_high_quality_jpeg_changes_scores_little() -> None:
-    pairs, scorer = pack_pairs(N_PROMPTS, GENERATORS), open_scorer(f"metric=[{','.join(METRICS)}]", "models=shapes")
+    pairs, scorer = (
+        select_first_pairs(N_PROMPTS, GENERATORS),
+        open_scorer(f"metric=[{','.join(METRICS)}]", "models=shapes"),
+    )
 
     def score_images(images: list[bytes]) -> dict[str, np.ndarray]:
         table = scorer.score_table(images, [pair.prompt for pair in pairs])
@@ -38,7 +41,7 @@ def test_a_high_quality_jpeg_changes_scores_little() -> None:
         return dict(zip(METRICS, each, strict=True))
 
     png = score_images([pair.image for pair in pairs])
-    for quality in QUALITIES:
+    for quality in JPEG_QUALITIES:
         jpeg = score_images([encode_jpeg(pair.image, quality) for pair in pairs])
         for metric in METRICS:
             apart, turned = np.abs(jpeg[metric] - png[metric]), count_reversals(png[metric], jpeg[metric])

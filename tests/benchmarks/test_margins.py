@@ -17,22 +17,22 @@ from tests.benchmarks.size import HERE_OPTIONS, choose_size, expect, run_module
 
 METRICS = ("vqascore", "gecko", "clipscore")
 TINY_OPTIONS = choose_size((), (*HERE_OPTIONS, "limit=3", f"metric=[{','.join(METRICS)}]"))
-NAMES = {1: "better", 0: "as good", -1: "worse"}
+NAME_BY_TRUTH = {1: "better", 0: "as good", -1: "worse"}
 
 
 def read_requirements_met() -> dict[str, float]:
-    """Return, for every image of the embedded benchmark by id, the fraction of requirements that it truly meets."""
+    """Return the fraction of requirements that each image of the embedded benchmark truly meets, by image id."""
     expect = pd.read_parquet(SHAPES_FOLDER / "requirements.parquet").groupby("prompt_id").size()
     images = pd.read_parquet(SHAPES_FOLDER / "truth.parquet")
     return {row.image_id: 1 - len(row.broken) / expect[row.prompt_id] for row in images.itertuples()}
 
 
 def list_pairs(run: ScoredRun, metric: str) -> Iterator[tuple[float, int]]:
-    """Yield, for every two images of a prompt except ties, the margin in units of noise and the truth about the pair.
+    """Yield (margin in units of noise, truth) for every two images of a prompt whose scores differ.
 
     The truth is 1 if the image with the better score is truly better, 0 if both are equally good, and -1 otherwise.
     """
-    scores, truth = run.higher_is_better(metric), read_requirements_met()
+    scores, truth = run.get_oriented_scores(metric), read_requirements_met()
     noise = measure_noise(scores, run.prompts)
     for images in pd.Series(range(len(scores))).groupby(run.prompts).indices.values():
         for first, second in combinations(images, 2):
@@ -61,7 +61,7 @@ def test_pairs_within_the_default_margin_are_mostly_equally_good(tmp_path: Path)
     for metric, sides in count_pairs(tmp_path / "store").items():
         for near, counts in sides.items():
             total = max(counts.total(), 1)
-            parts = ", ".join(f"{counts[verdict] / total:.0%} {name}" for verdict, name in NAMES.items())
+            parts = ", ".join(f"{counts[verdict] / total:.0%} {name}" for verdict, name in NAME_BY_TRUTH.items())
             print(f"\n{metric}, margin {'below' if near else 'of at least'} 0.5 noise: {total:,} pairs, {parts}")
         close, wide = sides[True], sides[False]
         expect(close[0] > close.total() / 2 and wide[1] > wide.total() / 2)

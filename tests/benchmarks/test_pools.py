@@ -26,42 +26,40 @@ from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.benchmarks.gpu import flops
-from tests.benchmarks.gpu.measures import Load, make_load
+from tests.benchmarks.gpu.measures import Workload, make_workload
 from tests.benchmarks.gpu.shapes import FULL_SHAPES, TINY_SHAPES
-from tests.benchmarks.gpu.stage import Shards, make_sweep_config
+from tests.benchmarks.gpu.stage import ImageShards, make_sweep_config
 from tests.benchmarks.size import choose_size, expect
 from tests.operators.tiny import refuse_fetch
 from tests.s3 import S3Server
 
-OPERATIONS, SHARE = 790e12, 0.6
-CORES = 24, 16
+PEAK_FLOPS, SHARE_OF_PEAK = 790e12, 0.6
+CORES_PER_GPU = 24, 16
 """Cores of a host per GPU: for an H200, and for smaller GPUs."""
 N_IMAGES, N_ROUNDS = choose_size(8, 2), choose_size(3, 1)
-SHAPES = choose_size(FULL_SHAPES, TINY_SHAPES)
+SHAPE_BY_MODEL = choose_size(FULL_SHAPES, TINY_SHAPES)
 MODELS: list[tuple[str, dict[str, Any]]] = [("clip-flant5-xl", {}), ("clip-flant5-xxl", {}), ("llava-1.5-7b", {})]
 MODELS += [(name, {"max_pixels": side**2}) for name in ("qwen2.5-vl-7b", "qwen3-vl-8b") for side in (1024, 768, 512)]
-VIT_H = CLIPVisionConfig(
+VIT_H_CONFIG = CLIPVisionConfig(
     hidden_size=1280, intermediate_size=5120, num_hidden_layers=32, num_attention_heads=16, patch_size=14
 )
-UNFEEDABLE = {"ViT-H/14 (PickScore, HPSv2)": 50}
+UNFEEDABLE_MODEL_CORES = {"ViT-H/14 (PickScore, HPSv2)": 50}
 """Cores per GPU for models that no host can feed, because they read an image 20 times faster than a PNG is decoded."""
 
 
 class FeedingCost(NamedTuple):
-    """A model, and the cost of feeding it."""
-
     name: str
     operations: float
     """Floating-point operations for one pair of an image and a text."""
     milliseconds: float
     """Processor milliseconds for one image."""
     decoders: tuple[int, ...]
-    """Number of decoders of an actor in the model's pool, for each number in CORES."""
+    """Number of decoders of an actor in the model's pool, for each number in CORES_PER_GPU."""
 
     @property
     def rate(self) -> float:
-        """Pairs per second at SHARE of the GPU's peak."""
-        return SHARE * OPERATIONS / self.operations
+        """Pairs per second at SHARE_OF_PEAK of the GPU's peak."""
+        return SHARE_OF_PEAK * PEAK_FLOPS / self.operations
 
     @property
     def cores(self) -> float:
@@ -82,18 +80,18 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def make_model(name: str, folder: Path, **options: Any) -> Load:
+def make_model(name: str, folder: Path, **options: Any) -> Workload:
     """Return a full-size model without weights, with images and questions for it."""
     folder.mkdir()
-    return make_load(name, SHAPES[name], folder, images=N_IMAGES, on_gpu=False, device="meta", **options)
+    return make_workload(name, SHAPE_BY_MODEL[name], folder, images=N_IMAGES, on_gpu=False, device="meta", **options)
 
 
-def make_shard_reader(server: S3Server, load: Load) -> Callable[[], pa.Table]:
+def make_shard_reader(server: S3Server, load: Workload) -> Callable[[], pa.Table]:
     """Save the model's images as a shard; return a function that reads the shard like a worker."""
-    shards = Shards(load.encoded, [of_image[0] for of_image in load.texts], 1, bucket="bench-pools")
+    shards = ImageShards(load.encoded, [of_image[0] for of_image in load.texts], 1, bucket="bench-pools")
     shards.save(server)
     plan = plan_sweep(make_sweep_config(load.resolved, shards)).plan
-    (work,) = plan.work(plan.images)
+    (work,) = plan.iterate_work(plan.images)
     return lambda: read_shard(work.shard, IMAGE_COLUMNS)
 
 
@@ -130,15 +128,20 @@ def test_the_shipped_pools_feed_every_model(
         size = f" {round(options['max_pixels'] ** 0.5)}" if options else ""
         operations = flops.count_pair(load.model, load.pixels[0], load.questions[0][0])
         rows.append(measure_feeding(f"{name}{size}", "answers", operations, load.model.preprocess))
-    seen = flops.count_clip_vision(VIT_H, VIT_H.num_hidden_layers)
-    transform = PixelTransform(make_clip_processor(VIT_H.image_size), pad_to_square=False)
-    rows.append(measure_feeding(next(iter(UNFEEDABLE)), "similarities", seen, transform))
+    seen = flops.count_clip_vision(VIT_H_CONFIG, VIT_H_CONFIG.num_hidden_layers)
+    transform = PixelTransform(make_clip_processor(VIT_H_CONFIG.image_size), pad_to_square=False)
+    rows.append(measure_feeding(next(iter(UNFEEDABLE_MODEL_CORES)), "similarities", seen, transform))
     with capsys.disabled():
-        print(f"\n{'':28} Tflop  pairs/s at {SHARE:.0%}  ms  cores   decoders with {CORES} cores per GPU")
+        print(
+            f"\n{'':28} Tflop  pairs/s at {SHARE_OF_PEAK:.0%}  ms  cores   decoders with {CORES_PER_GPU} cores per GPU"
+        )
         print("\n".join(row.format_row() for row in rows))
     short = {row.name: row.cores for row in rows if row.cores > min(row.decoders)}
-    expect(short.keys() == UNFEEDABLE.keys() and all(short[name] < 1.5 * cores for name, cores in UNFEEDABLE.items()))
+    expect(
+        short.keys() == UNFEEDABLE_MODEL_CORES.keys()
+        and all(short[name] < 1.5 * cores for name, cores in UNFEEDABLE_MODEL_CORES.items())
+    )
 
 
 def count_decoders(cluster: ClusterConfig, stage: str) -> tuple[int, ...]:
-    return tuple(cluster.find_pool(stage).count_decoders(cores, 1) for cores in CORES)
+    return tuple(cluster.find_pool(stage).count_decoders(cores, 1) for cores in CORES_PER_GPU)

@@ -20,12 +20,12 @@ from plumbline.operators.models.resolution import resolve_model
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.results import FinishedSweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
-from tests.bench_of import sweep_config, write_benchmark
+from tests.bench_of import make_sweep_config, write_benchmark
 from tests.benchmarks.size import HERE_OPTIONS, RAY_FIXTURES, choose_size, expect, run_module
 from tests.operators.tiny import BYTE_VOCABULARY, LLAVA_TEMPLATE, save_byte_tokenizer, write_json
 
-IMAGES, QUESTIONS = choose_size((8, 10), (2, 2))
-IMAGE_SIDE, PATCH = choose_size(192, 32), 8
+N_IMAGES, N_QUESTIONS = choose_size((8, 10), (2, 2))
+IMAGE_SIDE, PATCH_SIDE = choose_size(192, 32), 8
 """Side of an image and of a patch in pixels: an image is 576 tokens, as in LLaVA-1.5."""
 N_ROUNDS = choose_size(5, 1)
 N_PROMPTS = choose_size(16, 2)
@@ -42,10 +42,10 @@ def vlm(tmp_path_factory: pytest.TempPathFactory) -> ChatVlm:
         **size, vocab_size=len(BYTE_VOCABULARY), num_hidden_layers=6, num_key_value_heads=4,
         max_position_embeddings=2048, eos_token_id=BYTE_VOCABULARY["</s>"], pad_token_id=BYTE_VOCABULARY["<pad>"],
     )  # fmt: skip
-    vision = CLIPVisionConfig(**size, num_hidden_layers=4, image_size=IMAGE_SIDE, patch_size=PATCH)
+    vision = CLIPVisionConfig(**size, num_hidden_layers=4, image_size=IMAGE_SIDE, patch_size=PATCH_SIDE)
     config = LlavaConfig(
         text_config=text, vision_config=vision, image_token_id=BYTE_VOCABULARY["<image>"],
-        image_seq_length=(IMAGE_SIDE // PATCH) ** 2,
+        image_seq_length=(IMAGE_SIDE // PATCH_SIDE) ** 2,
     )  # fmt: skip
     LlavaForConditionalGeneration(config).save_pretrained(folder)
     save_byte_tokenizer(folder, end="</s>")
@@ -59,7 +59,7 @@ def vlm(tmp_path_factory: pytest.TempPathFactory) -> ChatVlm:
 
 
 def draw_images() -> list[Image.Image]:
-    noise = np.random.default_rng(0).integers(0, 255, (IMAGES, IMAGE_SIDE, IMAGE_SIDE, 3), dtype=np.uint8)
+    noise = np.random.default_rng(0).integers(0, 255, (N_IMAGES, IMAGE_SIDE, IMAGE_SIDE, 3), dtype=np.uint8)
     return [Image.fromarray(pixels) for pixels in noise]
 
 
@@ -85,9 +85,9 @@ def time_call(call: Callable[[], object]) -> float:
 def test_ten_questions_on_an_image_cost_at_most_twice_one(vlm: ChatVlm, capsys: pytest.CaptureFixture[str]) -> None:
     images = draw_images()
     answer(vlm, images[:1], 1)
-    one, ten = time_fastest(lambda: answer(vlm, images, 1), lambda: answer(vlm, images, QUESTIONS))
+    one, ten = time_fastest(lambda: answer(vlm, images, 1), lambda: answer(vlm, images, N_QUESTIONS))
     with capsys.disabled():
-        print(f"\n{QUESTIONS} questions per image: {ten / one:.2f} times one question (2 or less wanted)")
+        print(f"\n{N_QUESTIONS} questions per image: {ten / one:.2f} times one question (2 or less wanted)")
     expect(ten <= 2 * one)
 
 
@@ -99,11 +99,11 @@ def test_batches_beat_one_pair_at_a_time(vlm: ChatVlm, capsys: pytest.CaptureFix
         return vlm.likelihood(features, [Question(0, f"Is there a {n}?", CHOICES)])[0][0][0]
 
     def answer_pair_by_pair() -> list[float]:
-        return [score_pair(image, n) for image in images for n in range(QUESTIONS)]
+        return [score_pair(image, n) for image in images for n in range(N_QUESTIONS)]
 
-    batched = answer(vlm, images, QUESTIONS)
+    batched = answer(vlm, images, N_QUESTIONS)
     assert batched == pytest.approx(answer_pair_by_pair(), abs=1e-4)
-    alone, together = time_fastest(answer_pair_by_pair, lambda: answer(vlm, images, QUESTIONS))
+    alone, together = time_fastest(answer_pair_by_pair, lambda: answer(vlm, images, N_QUESTIONS))
     ratio = alone / together
     with capsys.disabled():
         print(f"\nimages in batches with their questions: {ratio:.1f} times a pair at a time (5 or more wanted)")
@@ -112,7 +112,7 @@ def test_batches_beat_one_pair_at_a_time(vlm: ChatVlm, capsys: pytest.CaptureFix
 
 def run_counted_sweep(folder: Path, store: Path) -> tuple[FinishedSweep, int]:
     """Run a sweep whose metric asks the language model once per prompt; return the sweep and the number of calls."""
-    planned = plan_sweep(sweep_config(folder, store, "metric=[gecko_baseline]", "cluster=local", *HERE_OPTIONS))
+    planned = plan_sweep(make_sweep_config(folder, store, "metric=[gecko_baseline]", "cluster=local", *HERE_OPTIONS))
     done = run_sweep(planned, lambda progress: None)
     return done, done.usage["questions:llm"].calls
 

@@ -10,7 +10,7 @@ import pytest
 
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.sweeps.planning import plan_sweep
-from tests.bench_of import run_plan, save_scores, sweep_config
+from tests.bench_of import make_sweep_config, run_plan, save_scores
 from tests.benchmarks.photographs import write_photographs
 from tests.benchmarks.size import choose_size, expect
 from tests.faults.proxy import FaultProxy
@@ -19,7 +19,7 @@ N_GENERATORS = choose_size(17, 2)
 N_PROMPTS = choose_size(742, 8)
 IMAGE_SIDE = choose_size(400, 64)
 METRICS = ("vqascore", "clipscore")
-MAX_FOR_PLAN, MAX_FOR_REPORT = 0.03, 0.03
+MAX_PLAN_FRACTION, MAX_REPORT_FRACTION = 0.03, 0.03
 """Maximum fractions of the bytes of all images that a plan and a report may read."""
 MAX_SECONDS = 10.0
 """Maximum CPU seconds for a report and for the proxy."""
@@ -39,7 +39,7 @@ def test_plans_and_reports_read_little_of_the_images(
     fs = fsspec.filesystem("s3", use_listings_cache=False)
     fs.put(f"{tmp_path}/images/", f"{bucket}/bench/images/", recursive=True)
     fs.put(f"{tmp_path}/prompts.parquet", f"{bucket}/bench/prompts.parquet")
-    config = sweep_config(f"{bucket}/bench", f"{bucket}/store", f"metric=[{','.join(METRICS)}]")
+    config = make_sweep_config(f"{bucket}/bench", f"{bucket}/store", f"metric=[{','.join(METRICS)}]")
 
     before = count_image_bytes(proxy)
     planned = plan_sweep(config)
@@ -60,6 +60,6 @@ def test_plans_and_reports_read_little_of_the_images(
             f"{plan:.1%} of these bytes, the report with {pictures} pictures {share:.1%}, in {seconds:.1f} s of CPU "
             "including the counting proxy"
         )
-    expect(plan < MAX_FOR_PLAN)
-    expect(share < MAX_FOR_REPORT)
+    expect(plan < MAX_PLAN_FRACTION)
+    expect(share < MAX_REPORT_FRACTION)
     expect(seconds < MAX_SECONDS)

@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from tests.benchmarks.scripted_sweep import ROW_GROUP, write_images, write_prompts
+from tests.benchmarks.scripted_sweep import ROW_GROUP_SIZE, write_images, write_prompts
 from tests.benchmarks.size import choose_size, expect, read_output
 
 GENERATORS = ("atlas", "borealis", "cobalt", "drift", "ember")
-PROMPTS = choose_size((2_000, 20_000, 200_000), (250, 500))
+PROMPT_COUNTS = choose_size((2_000, 20_000, 200_000), (250, 500))
 """Numbers of prompts; with five generators they give 10,000, 100,000 and 1,000,000 rows."""
 MAX_GROWTH = 1.25
 """Maximum growth of the time per row when the number of rows grows a hundredfold."""
 MAX_MEGABYTES = 1_000
 """Maximum memory of the driver, in MB, at a million rows."""
-MAX_NIGHT = 0.5
+MAX_NIGHT_RATIO = 0.5
 """Maximum cost of a night's tables if a sixth generator is added, relative to the night with the first five."""
 
 
@@ -31,7 +31,6 @@ because each metric adds figures.
 
 
 def run_scripted_sweep(folder: Path, store: str = "store", metrics: int = 1) -> dict[str, Any]:
-    """Run a scripted sweep in a separate process; return its measurements."""
     return dict(read_output("scripted_sweep", str(folder), str(folder / store), str(metrics)))
 
 
@@ -45,7 +44,7 @@ def test_results_take_the_same_time_per_row_for_any_number_of_rows(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     per_row = []
-    for count in PROMPTS:
+    for count in PROMPT_COUNTS:
         folder, rows = tmp_path / str(count), count * len(GENERATORS)
         write_prompts(folder, count)
         for generator in GENERATORS:
@@ -54,21 +53,21 @@ def test_results_take_the_same_time_per_row_for_any_number_of_rows(
         per_row.append(measured["seconds"]["results"] / rows)
         with capsys.disabled():
             print("\n" + describe(rows, measured))
-        assert measured["exit_code"] == 0 and measured["cells_read"] == rows / ROW_GROUP
+        assert measured["exit_code"] == 0 and measured["cells_read"] == rows / ROW_GROUP_SIZE
     expect(measured["peak"] < MAX_MEGABYTES)
     expect(per_row[-1] < MAX_GROWTH * per_row[0])
     write_images(folder, "flint", count)
     night = run_scripted_sweep(folder)
     with capsys.disabled():
         print("a sixth generator: " + describe(count, night))
-    assert night["cells_read"] == count / ROW_GROUP, "only the new generator's cells"
-    expect(night["seconds"]["results"] < MAX_NIGHT * measured["seconds"]["results"])
+    assert night["cells_read"] == count / ROW_GROUP_SIZE, "only the new generator's cells"
+    expect(night["seconds"]["results"] < MAX_NIGHT_RATIO * measured["seconds"]["results"])
 
 
 def test_a_report_keeps_the_scores_of_one_metric_in_memory_at_a_time(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    few, many = PROMPTS[:2]
+    few, many = PROMPT_COUNTS[:2]
     for count in (few, many):
         write_prompts(tmp_path / str(count), count)
         for generator in GENERATORS:

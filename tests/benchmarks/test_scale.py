@@ -17,7 +17,7 @@ from plumbline.jobs.command import get_command, load_values
 from plumbline.operators.base import schemas
 from plumbline.pipelines.base.exit_codes import Ending
 from plumbline.pipelines.base.storage import Entry
-from plumbline.pipelines.maintenance.running_sweeps import DELETION_LEASE
+from plumbline.pipelines.maintenance.running_sweeps import DELETION_LEASE_NAME
 from plumbline.pipelines.nightly.outcome import NightOutcome, get_outcome_path
 from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
 from plumbline.pipelines.store.lease import LEASES_FOLDER
@@ -25,7 +25,7 @@ from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.results import Results
 from plumbline.pipelines.sweeps.writing import write_run
-from tests.bench_of import images, prompts, write_rows
+from tests.bench_of import read_image_rows, read_prompt_rows, write_rows
 from tests.benchmarks.size import (
     HERE_OPTIONS,
     ROOT,
@@ -38,14 +38,14 @@ from tests.benchmarks.size import (
 )
 
 GENERATORS = ("atlas", "flint")
-FILES, SHARDS = choose_size((250, 500), (10, 2))
+FILES_PER_GENERATOR, SHARDS_PER_FILE = choose_size((250, 500), (10, 2))
 """Files per generator and shards per file: with four cells per shard, there are over a million cells."""
 MAX_PLANNING_SECONDS = 60
 MAX_PLANNING_MEGABYTES = 1_000
 MAX_NIGHT_SECONDS = 10
 RUN_ID = "2026-01-02"
 """Id of the earlier run that a nightly sweep finds."""
-ROWS, COPIES = choose_size((125, 80), (4, 1))
+ROWS_PER_FILE, N_COPIES = choose_size((125, 80), (4, 1))
 """Rows per file and number of files in the small sweep; the large sweep has ten times as many files."""
 MAX_GROWTH = 1.25
 """Maximum growth of memory when the number of rows grows tenfold."""
@@ -53,11 +53,11 @@ MAX_GROWTH = 1.25
 
 def write_many_shards(folder: Path, files: int) -> list[str]:
     """Write this number of files per generator, with one row per shard; return the arguments of a sweep over them."""
-    write_rows(folder / "bench/prompts.parquet", prompts(8))
-    row = {**images("atlas", 1)[0], "image": b""}
+    write_rows(folder / "bench/prompts.parquet", read_prompt_rows(8))
+    row = {**read_image_rows("atlas", 1)[0], "image": b""}
     for generator in GENERATORS:
         for file in range(files):
-            records = [{**row, "image_id": f"{generator}{file}-{n}"} for n in range(SHARDS)]
+            records = [{**row, "image_id": f"{generator}{file}-{n}"} for n in range(SHARDS_PER_FILE)]
             write_rows(folder / f"bench/images/{generator}/{file:05d}.parquet", records, row_group=1)
     return list_one_row_arguments(str(folder))
 
@@ -75,8 +75,6 @@ def commit_every_cell(sweep: PlannedSweep, store: Path) -> None:
 
 
 class PlanningCost(NamedTuple):
-    """The cost of one plan."""
-
     cells: int
     listed: list[str]
     """Folders of the store that were listed, one entry per listing."""
@@ -87,7 +85,7 @@ class PlanningCost(NamedTuple):
 
 
 def measure_planning(overrides: Sequence[str]) -> PlanningCost:
-    """Plan over committed cells, in a process that does nothing else."""
+    """Return the cost of planning over committed cells, in a process that does nothing else."""
     listed = []
     below = Store._iterate_below
 
@@ -101,14 +99,14 @@ def measure_planning(overrides: Sequence[str]) -> PlanningCost:
         seconds = time.process_time() - began
     assert not plan.missing
     recipes = {cell.path.rsplit("/", 2)[0] for cell in plan.cells}
-    assert recipes | {f"{LEASES_FOLDER}/{DELETION_LEASE}"} <= set(listed), "and the lease for deletion"
+    assert recipes | {f"{LEASES_FOLDER}/{DELETION_LEASE_NAME}"} <= set(listed), "and the lease for deletion"
     return PlanningCost(len(plan.cells), listed, seconds, read_peak_memory(os.getpid()))
 
 
 def test_planning_over_a_million_committed_cells_takes_less_than_a_minute_and_lists_no_folder_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    overrides = write_many_shards(tmp_path, FILES)
+    overrides = write_many_shards(tmp_path, FILES_PER_GENERATOR)
     commit_every_cell(plan_overrides(overrides), tmp_path / "store")
     with start_fresh_process() as fresh:
         again = fresh.submit(measure_planning, overrides).result()
@@ -117,7 +115,7 @@ def test_planning_over_a_million_committed_cells_takes_less_than_a_minute_and_li
             f"\nplanning over {again.cells:,} committed cells: {again.seconds:.1f} s of CPU, {len(again.listed)} "
             f"listings, at most {again.megabytes:.0f} MB (below {MAX_PLANNING_MEGABYTES:,} wanted)"
         )
-    assert again.cells > 4 * len(GENERATORS) * FILES * SHARDS
+    assert again.cells > 4 * len(GENERATORS) * FILES_PER_GENERATOR * SHARDS_PER_FILE
     assert len(again.listed) == len(set(again.listed))
     expect(again.seconds < MAX_PLANNING_SECONDS)
     expect(again.megabytes < MAX_PLANNING_MEGABYTES)
@@ -126,7 +124,7 @@ def test_planning_over_a_million_committed_cells_takes_less_than_a_minute_and_li
 def test_a_night_with_nothing_to_do_over_a_hundred_thousand_cells_takes_less_than_ten_seconds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    overrides = write_many_shards(tmp_path, FILES // 10)
+    overrides = write_many_shards(tmp_path, FILES_PER_GENERATOR // 10)
     commit_every_cell(plan_overrides(overrides), tmp_path / "store")
     sweep = plan_overrides(overrides)
     write_existing_run(sweep)
@@ -164,7 +162,7 @@ def write_existing_run(sweep: PlannedSweep) -> None:
     store.write_json(get_outcome_path(RUN_ID), outcome.to_json())
 
 
-class Peaks(NamedTuple):
+class PeakMemory(NamedTuple):
     """Peak resident memory in MB."""
 
     driver: float
@@ -173,26 +171,26 @@ class Peaks(NamedTuple):
 
 
 def test_memory_stays_flat_while_rows_grow_tenfold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    small, large = (measure_peaks(tmp_path / str(copies), copies) for copies in (COPIES, 10 * COPIES))
+    small, large = (measure_peaks(tmp_path / str(copies), copies) for copies in (N_COPIES, 10 * N_COPIES))
     with capsys.disabled():
         print(
-            f"\n{COPIES * ROWS:,} rows: driver {small.driver:.0f} MB, largest worker {small.worker:.0f} MB; "
+            f"\n{N_COPIES * ROWS_PER_FILE:,} rows: driver {small.driver:.0f} MB, largest worker {small.worker:.0f} MB; "
             f"ten times the rows: driver {large.driver:.0f} MB, largest worker {large.worker:.0f} MB"
         )
     expect(large.driver < MAX_GROWTH * small.driver and large.worker < MAX_GROWTH * small.worker)
 
 
-def measure_peaks(folder: Path, copies: int) -> Peaks:
-    """Measure the peak memory of a sweep with the tiny CLIP over `copies` copies of a generator's images."""
-    write_rows(folder / "bench/prompts.parquet", prompts(ROWS))
-    records = images("atlas", ROWS)
+def measure_peaks(folder: Path, copies: int) -> PeakMemory:
+    """Return the peak memory of a sweep with the tiny CLIP over `copies` copies of a generator's images."""
+    write_rows(folder / "bench/prompts.parquet", read_prompt_rows(ROWS_PER_FILE))
+    records = read_image_rows("atlas", ROWS_PER_FILE)
     for copy in range(copies):
-        write_rows(folder / f"bench/images/atlas/{copy}.parquet", records, row_group=ROWS)
+        write_rows(folder / f"bench/images/atlas/{copy}.parquet", records, row_group=ROWS_PER_FILE)
     command = ["jobs.sweep", "sweep=shapes", f"store={folder}/store", "metric=[clipscore]", *HERE_OPTIONS]
     command += [f"benchmark.prompts={folder}/bench/prompts.parquet", f"benchmark.images={folder}/bench/images"]
     if TINY:
         run_module(*command)
-        return Peaks(read_peak_memory(os.getpid()), 0.0)
+        return PeakMemory(read_peak_memory(os.getpid()), 0.0)
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", *command], cwd=ROOT, stdout=log, stderr=log, start_new_session=True
@@ -204,11 +202,10 @@ def measure_peaks(folder: Path, copies: int) -> Peaks:
         driver = max(driver, read_peak_memory(process.pid))
         worker = max([worker, *(read_peak_memory(pid) for pid in list_processes(process.pid, b"MapWorker"))])
     assert process.returncode == 0, (folder / "log").read_text()
-    return Peaks(driver, worker)
+    return PeakMemory(driver, worker)
 
 
 def list_processes(session: int, mark: bytes) -> list[int]:
-    """Return the ids of the processes of a session whose command line contains `mark`."""
     found = []
     for entry in Path("/proc").iterdir():
         try:

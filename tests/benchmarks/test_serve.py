@@ -25,7 +25,7 @@ from plumbline.jobs.scorer import open_scorer
 from plumbline.operators.scoring.scorer import Scorer
 from tests.benchmarks.photographs import make_photograph
 from tests.benchmarks.size import TINY, choose_size, expect
-from tests.serving import ROOT, TOKEN, Pair, Running, ask_score, pack_pairs, run_service
+from tests.serving import ROOT, TOKEN, Pair, Running, request_scores, run_service, select_first_pairs
 
 N_CLIENTS = choose_size(64, 4)
 BATCH_SIZE = 32
@@ -35,11 +35,11 @@ N_IMAGES = choose_size(1536, 12)
 N_MANY_CLIENTS = choose_size(256, 8)
 N_LARGE_IMAGES = choose_size(8, 2)
 SERVE_SECONDS = float(os.environ.get("SERVE_SECONDS", "40"))
-MAX_GROWTH = 20
+MAX_GROWTH_MEGABYTES = 20
 """Maximum growth, in MB, of a warm process under load."""
 METRIC_OPTION = "metric=[vqascore]"
 pytestmark = pytest.mark.slow  # a service takes as long to start in any size
-skip_if_tiny = pytest.mark.skipif(TINY, reason="starts a separate service")
+SKIP_IF_TINY = pytest.mark.skipif(TINY, reason="starts a separate service")
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def scorer(one_thread: None) -> Scorer:
     return open_scorer(METRIC_OPTION, "models=shapes")
 
 
-def save_clip_of_common_size(folder: Path) -> Path:
+def save_clip_of_typical_size(folder: Path) -> Path:
     """Save the embedded CLIP with a random image tower in the shape of ViT-B/32 at 224 pixels; return the folder."""
     copytree(ROOT / "assets" / "clip-shapes", folder)
     config = CLIPConfig.from_pretrained(folder)
@@ -77,7 +77,7 @@ def save_clip_of_common_size(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def pairs() -> Iterator[Pair]:
     """Yield pairs whose scores are not cached: images of the embedded benchmark with prompts of other images."""
-    known = pack_pairs(choose_size(256, 16), ("atlas", "flint", "garnet"))
+    known = select_first_pairs(choose_size(256, 16), ("atlas", "flint", "garnet"))
     return (
         Pair(image.image, text.prompt)
         for shift in range(choose_size(256, 16))
@@ -85,7 +85,7 @@ def pairs() -> Iterator[Pair]:
     )
 
 
-class Load(NamedTuple):
+class LoadMeasurements(NamedTuple):
     """Measurements of clients that send requests to the service at the same time."""
 
     rate: float
@@ -104,13 +104,13 @@ def make_body(pair: Pair) -> bytes:
     return json.dumps({"images": [base64.b64encode(pair.image).decode()], "prompts": [pair.prompt]}).encode()
 
 
-async def ask_all(
+async def measure_clients(
     service: Running,
     pairs: Sequence[Pair],
     kill: Sequence[int] = (),
     metric: str = "vqascore",
     clients: int = N_CLIENTS,
-) -> Load:
+) -> LoadMeasurements:
     """Return the measurements of `clients` clients, each of which sends one image at a time.
 
     After a third of the images, the processes with the ids in `kill` are killed.
@@ -144,7 +144,7 @@ async def ask_all(
     async with aiohttp.ClientSession(connector=connector, headers=headers) as session:
         begun = time.perf_counter()
         await asyncio.gather(*(send_requests(session) for _ in range(clients)))
-        return Load(len(pairs) / (time.perf_counter() - begun), seconds, scores, retries[0])
+        return LoadMeasurements(len(pairs) / (time.perf_counter() - begun), seconds, scores, retries[0])
 
 
 def score_offline(scorer: Scorer, pairs: Sequence[Pair]) -> tuple[float, list[float | None]]:
@@ -162,12 +162,12 @@ def compare_with_offline(
 ) -> list[float]:
     """Return the service's rate in each round as a fraction of the offline rate; check that the scores are the same."""
     score_offline(scorer, list(islice(pairs, N_CLIENTS)))
-    asyncio.run(ask_all(service, list(islice(pairs, N_CLIENTS)), metric=metric))
+    asyncio.run(measure_clients(service, list(islice(pairs, N_CLIENTS)), metric=metric))
     shares = []
     for _ in range(N_ROUNDS):
         asked = list(islice(pairs, images))
         offline, expected = score_offline(scorer, asked)
-        load = asyncio.run(ask_all(service, asked, metric=metric))
+        load = asyncio.run(measure_clients(service, asked, metric=metric))
         shares.append(load.rate / offline)
         assert [score for (score,) in load.scores] == pytest.approx(expected, abs=1e-5)
         print(
@@ -180,11 +180,11 @@ def compare_with_offline(
     return shares
 
 
-@skip_if_tiny
-def test_many_clients_reach_the_offline_rate_with_a_model_of_common_size(
+@SKIP_IF_TINY
+def test_many_clients_reach_the_offline_rate_with_a_model_of_typical_size(
     pairs: Iterator[Pair], one_thread: None, tmp_path: Path
 ) -> None:
-    clip = save_clip_of_common_size(tmp_path / "clip")
+    clip = save_clip_of_typical_size(tmp_path / "clip")
     words = ("metric=[clipscore]", "models=shapes", f"models.clip.checkpoint={clip}")
     with run_service(tmp_path / "log", *words[:1], *words[2:], f"batch={BATCH_SIZE}", "threads=1") as service:
         shares = compare_with_offline(service, open_scorer(*words), pairs, "clipscore", 192)
@@ -204,8 +204,8 @@ def test_many_clients_reach_most_of_a_tiny_models_offline_rate(
 
 
 def test_more_clients_than_usual_only_wait_longer(service: Running, pairs: Iterator[Pair]) -> None:
-    asyncio.run(ask_all(service, list(islice(pairs, N_MANY_CLIENTS)), clients=N_MANY_CLIENTS))
-    load = asyncio.run(ask_all(service, list(islice(pairs, 2 * N_IMAGES)), clients=N_MANY_CLIENTS))
+    asyncio.run(measure_clients(service, list(islice(pairs, N_MANY_CLIENTS)), clients=N_MANY_CLIENTS))
+    load = asyncio.run(measure_clients(service, list(islice(pairs, 2 * N_IMAGES)), clients=N_MANY_CLIENTS))
     middle, slowest = load.find_latency(50), load.find_latency(99)
     print(f"\n{N_MANY_CLIENTS} clients: {load.rate:.0f} images/s; p50 {middle:.0f} ms, p99 {slowest:.0f} ms")
     expect(slowest < 3 * middle)
@@ -221,9 +221,9 @@ def test_multipart_images_cost_less_than_base64(service: Running) -> None:
             for form in seconds:
                 begun = time.perf_counter()
                 if form == "base64":
-                    scores = ask_score(session, service.url, [*map(Pair, pngs, prompts)])
+                    scores = request_scores(session, service.url, [*map(Pair, pngs, prompts)])
                 else:
-                    scores = ask_in_parts(session, service.url, pngs, prompts)
+                    scores = score_with_multipart(session, service.url, pngs, prompts)
                 seconds[form].append((time.perf_counter() - begun) / N_LARGE_IMAGES)
                 assert None not in [score["vqascore"] for score in scores]
     middle = {form: statistics.median(of_form) * 1000 for form, of_form in seconds.items()}
@@ -238,7 +238,7 @@ def encode_png(image: Image.Image) -> bytes:
     return file.getvalue()
 
 
-def ask_in_parts(
+def score_with_multipart(
     session: requests.Session, url: str, images: Sequence[bytes], prompts: Sequence[str]
 ) -> list[dict[str, float | None]]:
     """Send one request as a multipart form, the alternative to JSON in our own protocol; return the scores by image."""
@@ -249,7 +249,7 @@ def ask_in_parts(
     return scores
 
 
-@skip_if_tiny
+@SKIP_IF_TINY
 def test_memory_is_flat_under_load(pairs: Iterator[Pair], tmp_path: Path) -> None:
     """The load lasts SERVE_SECONDS; memory is compared after a quarter of it and at the end. No score is cached."""
     known, sizes = list(islice(pairs, N_IMAGES)), []
@@ -257,17 +257,16 @@ def test_memory_is_flat_under_load(pairs: Iterator[Pair], tmp_path: Path) -> Non
         processes = {"service": service.process.pid, "replica": service.replicas()[0]}
         begun = time.perf_counter()
         while time.perf_counter() - begun < SERVE_SECONDS:
-            asyncio.run(ask_all(service, known))
+            asyncio.run(measure_clients(service, known))
             sizes.append({name: read_megabytes(pid) for name, pid in processes.items()})
     growth = {name: sizes[-1][name] - sizes[len(sizes) // 4][name] for name in processes}
     images = len(known) * (len(sizes) - len(sizes) // 4 - 1)
     print(f"\nmemory over {SERVE_SECONDS:g} s and its growth over the last three quarters ({images} images): ", end="")
     print(", ".join(f"{name} {sizes[-1][name]:.0f} MB, {grown:+.1f} MB" for name, grown in growth.items()))
-    assert max(growth.values()) < MAX_GROWTH
+    assert max(growth.values()) < MAX_GROWTH_MEGABYTES
 
 
 def read_megabytes(pid: int) -> float:
-    """Return the resident memory of a process, in MB."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
@@ -277,7 +276,7 @@ def test_killing_a_replica_under_load_loses_and_repeats_no_score(
 ) -> None:
     asked = list(islice(pairs, N_IMAGES))
     _, expected = score_offline(scorer, asked)
-    load = asyncio.run(ask_all(service, asked, kill=service.replicas()))
+    load = asyncio.run(measure_clients(service, asked, kill=service.replicas()))
     assert [len(scores) for scores in load.scores] == [1] * N_IMAGES
     assert [score for (score,) in load.scores] == pytest.approx(expected, abs=1e-5)
     print(
@@ -287,17 +286,17 @@ def test_killing_a_replica_under_load_loses_and_repeats_no_score(
     )
 
 
-@skip_if_tiny
+@SKIP_IF_TINY
 def test_killing_one_of_two_replicas_under_load_loses_and_repeats_no_score(
     scorer: Scorer, pairs: Iterator[Pair], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     words = (METRIC_OPTION, f"batch={BATCH_SIZE}", "threads=1", "replicas=2", "num_cpus=0.5")
     with run_service(tmp_path_factory.mktemp("two") / "log", *words) as service:
-        asyncio.run(ask_all(service, list(islice(pairs, N_CLIENTS))))
-        both = asyncio.run(ask_all(service, list(islice(pairs, N_IMAGES))))
+        asyncio.run(measure_clients(service, list(islice(pairs, N_CLIENTS))))
+        both = asyncio.run(measure_clients(service, list(islice(pairs, N_IMAGES))))
         first, second = service.replicas()
         asked = list(islice(pairs, N_IMAGES))
-        load = asyncio.run(ask_all(service, asked, kill=[first]))
+        load = asyncio.run(measure_clients(service, asked, kill=[first]))
         assert second in service.replicas() and first not in service.replicas()
     _, expected = score_offline(scorer, asked)
     assert [len(scores) for scores in load.scores] == [1] * N_IMAGES

@@ -20,7 +20,7 @@ from tests.benchmarks.size import choose_size, expect, start_fresh_process
 from tests.benchmarks.test_scale import read_peak_memory
 
 BRUTE_FORCE_ROWS = choose_size(3_000, 100)
-SIZES = choose_size({BRUTE_FORCE_ROWS: 3, 9_600: 10, 100_000: 40}, {BRUTE_FORCE_ROWS: 0, 200: 0})
+MIN_SPEEDUP_BY_ROWS = choose_size({BRUTE_FORCE_ROWS: 3, 9_600: 10, 100_000: 40}, {BRUTE_FORCE_ROWS: 0, 200: 0})
 """Numbers of rows, with the minimum speed-up of tie calibration over listing all pairs."""
 MAX_MEGABYTES = 1_000
 
@@ -65,7 +65,7 @@ def measure_peak_megabytes(make: Callable[[int], tuple[np.ndarray, np.ndarray]])
 
     It is read from /proc, because ru_maxrss would include the memory of the parent process.
     """
-    calibrate_ties(*make(max(SIZES)))
+    calibrate_ties(*make(max(MIN_SPEEDUP_BY_ROWS)))
     return read_peak_memory(os.getpid())
 
 
@@ -74,7 +74,7 @@ def test_tie_calibration_is_exact_and_faster_than_all_pairs(capsys: pytest.Captu
     assert calibrate_ties(human, metric).accuracy == pytest.approx(calibrate_by_brute_force(human, metric), abs=1e-12)
     of_pairs = time_call(lambda: calibrate_by_brute_force(human, metric))
     ratios = {}
-    for rows in SIZES:
+    for rows in MIN_SPEEDUP_BY_ROWS:
         for name, make in (("three raters", make_ratings), ("two labels", make_labels)):
             taken = time_call(lambda make=make, rows=rows: calibrate_ties(*make(rows)))
             ratios[rows, name] = of_pairs * (rows / BRUTE_FORCE_ROWS) ** 2 / taken
@@ -85,9 +85,10 @@ def test_tie_calibration_is_exact_and_faster_than_all_pairs(capsys: pytest.Captu
         with start_fresh_process() as fresh:
             peak = max(fresh.map(measure_peak_megabytes, (make_ratings, make_labels)))
         print(
-            f"peak memory of a process that calibrates n = {max(SIZES)}: {peak:.0f} MB (below {MAX_MEGABYTES} wanted)"
+            f"peak memory of a process that calibrates n = {max(MIN_SPEEDUP_BY_ROWS)}: {peak:.0f} MB "
+            f"(below {MAX_MEGABYTES} wanted)"
         )
-    expect(all(ratio > SIZES[rows] for (rows, _), ratio in ratios.items()))
+    expect(all(ratio > MIN_SPEEDUP_BY_ROWS[rows] for (rows, _), ratio in ratios.items()))
     expect(peak < MAX_MEGABYTES)
 
 
@@ -125,7 +126,9 @@ def test_error_graphs_of_19_metrics_are_measured_faster_than_walk_by_walk(capsys
     expect(estimate > 5 * measured)
 
 
-def test_metrics_are_compared_faster_than_by_drawing_for_each_pair(capsys: pytest.CaptureFixture[str]) -> None:
+def test_comparing_metric_pairs_is_faster_than_drawing_signs_for_each_pair(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     random = np.random.default_rng(0)
     truth, prompts = random.normal(size=1_200), [str(row // 4) for row in range(1_200)]
     metrics = truth + random.normal(size=(choose_size(12, 2), 1_200))
@@ -133,7 +136,9 @@ def test_metrics_are_compared_faster_than_by_drawing_for_each_pair(capsys: pytes
     together = time_call(lambda: [compute_correlation_p_value(truth, a, b, prompts) for a, b in pairs])
     drawn = time_call(lambda: [np.random.default_rng(0).integers(2, size=(9_999, 300)) for _ in pairs])
     with capsys.disabled():
-        print(f"\n{len(pairs)} comparisons of metrics on 300 prompts: {together:.2f} s; only drawing {drawn:.2f} s")
+        print(
+            f"\n{len(pairs)} comparisons of metrics on 300 prompts: {together:.2f} s; drawing signs alone {drawn:.2f} s"
+        )
     expect(together < drawn)
 
 

@@ -10,19 +10,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.pipelines.running.events import Totals
+from plumbline.pipelines.running.events import ProgressTotals
 from plumbline.pipelines.store.store import Store, decode_cell, encode_cell
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
-from tests.bench_of import SHAPES_FOLDER, sweep_config
+from tests.bench_of import SHAPES_FOLDER, make_sweep_config
 from tests.benchmarks.size import HERE_OPTIONS, choose_size, expect
 
 GENERATORS = choose_size(("atlas", "flint"), ("atlas",))
-MAX_FRACTION = 0.03
+MAX_VERIFICATION_SHARE = 0.03
 """Maximum time for verification, as a fraction of the time of all stages."""
-N_READS = 2
+N_READS_PER_CELL = 2
 """Number of reads of each cell: by the dependent stage, and by the driver or the report."""
-N_IMAGE_READS = 2
+N_READS_PER_IMAGE = 2
 """Number of reads of each image: by the answers stage and by the similarities stage."""
 N_REPEATS = choose_size(5, 1)
 TINY_OPTIONS = choose_size((), (*HERE_OPTIONS, "benchmark.limit=4"))
@@ -31,10 +31,12 @@ TINY_OPTIONS = choose_size((), (*HERE_OPTIONS, "benchmark.limit=4"))
 def test_digests_and_checksums_cost_under_three_percent_of_a_sweep(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    totals = Totals()
+    totals = ProgressTotals()
     generators = f"benchmark.generators=[{','.join(GENERATORS)}]"
     planned = plan_sweep(
-        sweep_config(SHAPES_FOLDER, tmp_path / "store", "cluster=local", "shard_rows=256", generators, *TINY_OPTIONS)
+        make_sweep_config(
+            SHAPES_FOLDER, tmp_path / "store", "cluster=local", "shard_rows=256", generators, *TINY_OPTIONS
+        )
     )
     assert run_sweep(planned, totals.add).exit_code == 0
     stages = sum(state.seconds for state in totals.nodes.values())
@@ -48,14 +50,14 @@ def test_digests_and_checksums_cost_under_three_percent_of_a_sweep(
     )
     images = [image for name in GENERATORS for image in read_encoded_images(name)]
     looked = time_fastest(lambda: digest_images(images))
-    cost = written + N_READS * read + N_IMAGE_READS * looked
+    cost = written + N_READS_PER_CELL * read + N_READS_PER_IMAGE * looked
     with capsys.disabled():
         print(
             f"\n{len(files)} cells of {sum(map(len, files)):,} bytes: checksums add {written:.3f} s to writing and "
-            f"{N_READS * read:.3f} s to reading, digests of images take {N_IMAGE_READS * looked:.3f} s; together "
-            f"{cost / stages:.2%} of the stages' {stages:.1f} s ({MAX_FRACTION:.0%} allowed)"
+            f"{N_READS_PER_CELL * read:.3f} s to reading, digests of images take {N_READS_PER_IMAGE * looked:.3f} s; "
+            f"together {cost / stages:.2%} of the stages' {stages:.1f} s ({MAX_VERIFICATION_SHARE:.0%} allowed)"
         )
-    expect(cost < MAX_FRACTION * stages)
+    expect(cost < MAX_VERIFICATION_SHARE * stages)
 
 
 def time_fastest(action: Callable[[], object]) -> float:

@@ -13,9 +13,9 @@ from tests.benchmarks.photographs import write_photographs
 from tests.benchmarks.size import HERE_OPTIONS, choose_size, expect, run_module
 from tests.s3 import S3Server
 
-CORES = len(os.sched_getaffinity(0))
-GENERATORS, PROMPTS, SIDE = choose_size((6, 500, 640), (1, 4, 64))
-SWEEPS = choose_size([["clipscore"], ["vqascore"], ["clipscore", "vqascore"]], [["clipscore"]])
+N_CORES = len(os.sched_getaffinity(0))
+N_GENERATORS, N_PROMPTS, IMAGE_SIDE = choose_size((6, 500, 640), (1, 4, 64))
+METRICS_BY_SWEEP = choose_size([["clipscore"], ["vqascore"], ["clipscore", "vqascore"]], [["clipscore"]])
 """Metrics of each sweep; the last sweep has enough calls for Ray."""
 MIN_SPEED = 1.3
 """Minimum speed relative to bare loops in sequence."""
@@ -26,7 +26,7 @@ MAX_FIRST_SECONDS = 20.0
 @pytest.fixture(scope="module")
 def bench(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> str:
     folder, fs = tmp_path_factory.mktemp("bench"), s3_server.filesystem()
-    write_photographs(folder, GENERATORS, PROMPTS, SIDE)
+    write_photographs(folder, N_GENERATORS, N_PROMPTS, IMAGE_SIDE)
     fs.mkdir("whole-command")
     fs.put(f"{folder}/images/", "whole-command/images/", recursive=True)
     fs.put(f"{folder}/prompts.parquet", "whole-command/prompts.parquet")
@@ -36,8 +36,8 @@ def bench(s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory) -> str:
 def time_bare_loops(metric: str, bench: str) -> float:
     began = time.monotonic()
     place = (f"{bench}/prompts.parquet", f"{bench}/images")
-    printed = run_module("tests.benchmarks.bare_scores", metric, *place, threads=CORES)
-    assert json.loads(printed.splitlines()[-1])["images"] == GENERATORS * PROMPTS
+    printed = run_module("tests.benchmarks.bare_scores", metric, *place, threads=N_CORES)
+    assert json.loads(printed.splitlines()[-1])["images"] == N_GENERATORS * N_PROMPTS
     return time.monotonic() - began
 
 
@@ -60,14 +60,14 @@ def time_sweep(metrics: Sequence[str], bench: str, store: str) -> tuple[float, f
     began = time.monotonic()
     looker = threading.Thread(target=poll, daemon=True)
     looker.start()
-    run_module("jobs.sweep", *line, threads=CORES)
+    run_module("jobs.sweep", *line, threads=N_CORES)
     whole = time.monotonic() - began
     found.set()
     looker.join()
     return whole, (first or [whole])[0]
 
 
-@pytest.mark.parametrize("metrics", SWEEPS, ids="+".join)
+@pytest.mark.parametrize("metrics", METRICS_BY_SWEEP, ids="+".join)
 def test_a_whole_sweep_on_s3_is_faster_than_bare_loops(
     metrics: list[str], bench: str, bucket: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,7 +75,7 @@ def test_a_whole_sweep_on_s3_is_faster_than_bare_loops(
     whole, first = time_sweep(metrics, bench, f"{bucket}/store")
     with capsys.disabled():
         print(
-            f"\n{GENERATORS * PROMPTS} images of {SIDE} px on S3, {CORES} cores, "
+            f"\n{N_GENERATORS * N_PROMPTS} images of {IMAGE_SIDE} px on S3, {N_CORES} cores, "
             f"{' and '.join(metrics)}: bare loops take {sum(bare):.0f} s, the whole sweep {whole:.0f} s: it is "
             f"{sum(bare) / whole:.2f} times as fast ({MIN_SPEED} wanted); first scores after {first:.0f} s"
         )

@@ -73,13 +73,13 @@ def read_texts(page: WebDriver, selector: str, within: WebElement | None = None)
     return list(page.execute_script(script, selector, within))  # type: ignore[no-untyped-call]
 
 
-def press(page: WebDriver, element: WebElement) -> None:
+def press_enter(page: WebDriver, element: WebElement) -> None:
     """Focus an element and press Enter, like a user without a mouse."""
     page.execute_script("arguments[0].focus()", element)  # type: ignore[no-untyped-call]
     page.switch_to.active_element.send_keys(Keys.ENTER)
 
 
-def prefer_scheme(page: WebDriver, scheme: str) -> None:
+def set_preferred_scheme(page: WebDriver, scheme: str) -> None:
     """Make the browser report that the user prefers the colour scheme "light" or "dark"; an empty string ends this."""
     features = [{"name": "prefers-color-scheme", "value": scheme}] if scheme else []
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})

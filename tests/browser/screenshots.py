@@ -20,15 +20,15 @@ from selenium.webdriver.support.wait import WebDriverWait
 CHROMIUM_ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
              "--disable-component-update", "--disable-sync", "--hide-scrollbars")  # fmt: skip
 
-IMAGES_ARE_LOADED = """
+IMAGES_LOADED_SCRIPT = """
 return !document.querySelector("[aria-busy=true]")
   && [...document.images].every(i => i.complete || i.getBoundingClientRect().top > innerHeight)
 """
 """Script that returns true if all images in the window are loaded."""
 
 
-def shoot(address: str, picture: Path, *, width: int, height: int) -> None:
-    """Save a screenshot of a page in a window of this size."""
+def take_screenshot(address: str, picture: Path, *, width: int, height: int) -> None:
+    """Save a screenshot of a page, at this address, in a window of this size."""
     options = Options()
     options.binary_location = str(shutil.which("chromium"))
     with tempfile.TemporaryDirectory() as profile:
@@ -39,7 +39,7 @@ def shoot(address: str, picture: Path, *, width: int, height: int) -> None:
             size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
             driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
             driver.get(address)
-            WebDriverWait(driver, 30).until(lambda shown: shown.execute_script(IMAGES_ARE_LOADED))
+            WebDriverWait(driver, 30).until(lambda shown: shown.execute_script(IMAGES_LOADED_SCRIPT))
             driver.save_screenshot(str(picture))
         finally:
             driver.quit()
@@ -49,8 +49,8 @@ if __name__ == "__main__":
     shown, target = sys.argv[1], Path(sys.argv[2])
     if shown.startswith("http://"):
         width, height = map(int, sys.argv[3:5] or (1280, 1000))
-        shoot(shown, target, width=width, height=height)
+        take_screenshot(shown, target, width=width, height=height)
     else:
         report = Path(shown).absolute().as_uri()
-        shoot(report, target / "report-desktop.png", width=1280, height=1500)
-        shoot(f"{report}#gallery", target / "report-phone.png", width=390, height=1300)
+        take_screenshot(report, target / "report-desktop.png", width=1280, height=1500)
+        take_screenshot(f"{report}#gallery", target / "report-phone.png", width=390, height=1300)

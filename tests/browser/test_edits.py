@@ -16,7 +16,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
 
 from plumbline.pipelines.report.report import write_report
-from tests.browser.opened import NEEDS_BROWSER, ON_DESKTOP, find, find_accessibility_problems, open_page, press
+from tests.browser.opened import NEEDS_BROWSER, ON_DESKTOP, find, find_accessibility_problems, open_page, press_enter
 from tests.operators.report.made import MadeRun, encode_png, make_plain_prompts, make_run
 
 pytestmark = NEEDS_BROWSER
@@ -94,7 +94,7 @@ def test_an_enlarged_edit_has_a_slider_whose_arrow_keys_stay_with_it(
 ) -> None:
     page = open_page(browser, run.folder / "report.html", width)
     buttons = [figure for figure in find(page, "#cards figure") if find(figure, ".wipe")]
-    press(page, buttons[0].find_element(By.CSS_SELECTOR, "[data-zoom]"))
+    press_enter(page, buttons[0].find_element(By.CSS_SELECTOR, "[data-zoom]"))
     name = page.find_element(By.ID, "zoom-name").text
     slider = page.find_element(By.CSS_SELECTOR, "#zoom .wipe input")
     slider.send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)

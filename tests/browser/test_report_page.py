@@ -24,12 +24,19 @@ from tests.browser.opened import (
     find_accessibility_problems,
     find_shown,
     open_page,
-    prefer_scheme,
-    press,
+    press_enter,
     read_texts,
+    set_preferred_scheme,
 )
-from tests.commands import printed
-from tests.operators.report.made import HOSTILE, QUALITY, Score, draw_noisy_score, make_plain_prompts, make_run
+from tests.commands import run_for_output
+from tests.operators.report.made import (
+    HOSTILE_PROMPTS,
+    QUALITY_BY_GENERATOR,
+    Score,
+    draw_noisy_score,
+    make_plain_prompts,
+    make_run,
+)
 
 pytestmark = NEEDS_BROWSER
 
@@ -40,7 +47,7 @@ GENERATOR_NAMES = ("atlas", "<b>bold", "cobalt", "מחולל")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write the report of a run with hostile prompts and names, failed rows and an earlier run; return its path."""
     folder = tmp_path_factory.mktemp("run")
-    prompts = [*HOSTILE, *make_plain_prompts(9)]
+    prompts = [*HOSTILE_PROMPTS, *make_plain_prompts(9)]
 
     def score(generator: str, metric: str, prompt: int) -> float | None:
         return None if (generator, prompt) == ("cobalt", 7) else draw_noisy_score(generator, metric, prompt)
@@ -73,7 +80,7 @@ def test_the_page_starts_with_the_decision_and_never_scrolls_sideways(page: WebD
 
 
 @ON_DESKTOP
-def test_no_prompt_or_name_runs_or_becomes_markup(page: WebDriver) -> None:
+def test_prompts_and_names_are_neither_executed_nor_rendered_as_markup(page: WebDriver) -> None:
     assert page.execute_script("return window.hacked") is None  # type: ignore[no-untyped-call]
     assert find(page, "main b b, .prompt b, .prompt i, .prompt img, .prompt script") == []
     find(page, "[data-more=cards]")[0].click()
@@ -81,7 +88,7 @@ def test_no_prompt_or_name_runs_or_becomes_markup(page: WebDriver) -> None:
         card.find_element(By.CSS_SELECTOR, ".prompt").get_attribute("textContent") or "" for card in find(page, ".card")
     ]
     plain = [text.replace(" (wrong)", "").replace(" (right)", "").replace(" (unsure)", "") for text in texts]
-    assert set(HOSTILE) <= set(plain), "every hostile prompt is shown in full"
+    assert set(HOSTILE_PROMPTS) <= set(plain), "every hostile prompt is shown in full"
     assert "<b>bold" in page.find_element(By.CSS_SELECTOR, "#leaderboard tbody").text
 
 
@@ -95,13 +102,13 @@ def test_right_to_left_prompts_read_from_the_right(page: WebDriver) -> None:
 def test_tables_can_be_sorted_with_the_keyboard(page: WebDriver) -> None:
     table = page.find_element(By.CSS_SELECTOR, "table.board")
     by_name, _, by_gecko = (head.find_element(By.TAG_NAME, "button") for head in find(table, "thead th")[:3])
-    press(page, by_gecko)
+    press_enter(page, by_gecko)
     values = [float(cell.get_attribute("data-value") or "nan") for cell in find(table, "tbody td:nth-child(3)")]
     assert values == sorted(values, reverse=True)
-    press(page, by_gecko)
+    press_enter(page, by_gecko)
     assert find(table, "tbody td:nth-child(3)")[0].get_attribute("data-value") == str(min(values))
     assert find(table, "th[aria-sort='ascending']")[0].text.startswith("gecko")
-    press(page, by_name)
+    press_enter(page, by_name)
     names = [head.text for head in find(table, "tbody th")]
     assert names[1:3] == ["atlas", "cobalt"] and len(find(table, "th[aria-sort]")) == 1
 
@@ -117,7 +124,7 @@ def test_the_gallery_shows_images_with_marked_words_and_questions(page: WebDrive
     assert "wavy" in wrong.value_of_css_property("text-decoration")
     assert wrong.get_attribute("title")
     details = next(one for one in find(cards[0], "details"))
-    press(page, details.find_element(By.TAG_NAME, "summary"))
+    press_enter(page, details.find_element(By.TAG_NAME, "summary"))
     assert "what <colour> is it?" in details.text and "expected red" in details.text
 
 
@@ -144,16 +151,16 @@ def compute_contrast(one: list[float], other: list[float]) -> float:
 @ON_DESKTOP
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_words_are_redder_for_lower_scores_of_each_metric_and_readable(page: WebDriver, theme: str) -> None:
-    prefer_scheme(page, theme)
+    set_preferred_scheme(page, theme)
     heats = []
     for card in find_cards(page)[:4]:
-        press(page, card.find_element(By.TAG_NAME, "summary"))
+        press_enter(page, card.find_element(By.TAG_NAME, "summary"))
         for word in card.find_elements(By.CSS_SELECTOR, ".heated mark.h"):
             score = float((word.get_attribute("textContent") or "").rpartition("(")[2].rstrip(")"))
             text, ground = page.execute_script(COLOURS_SCRIPT, word, card)  # type: ignore[no-untyped-call]
             heats.append((score, ground[0] - ground[1]))
             assert compute_contrast(text, ground) >= 4.5, (score, text, ground)
-    prefer_scheme(page, "")
+    set_preferred_scheme(page, "")
     low, high = (max(heats, key=lambda one: sign * one[0]) for sign in (-1, 1))
     assert low[0] < 0.5 < high[0] and low[1] > high[1], "low scores are red, high scores are green"
 
@@ -186,7 +193,7 @@ def test_a_prompt_is_shown_with_every_generators_image_scores_and_answers(page: 
     assert heads == ["atlas", "<b>bold", "מחולל", "cobalt"]
     assert all(len(find(row, "td")) == len(heads) for row in find(entries[0], "tbody tr"))
     assert all(image.size["width"] > 90 for image in find(entries[0], "img"))
-    press(page, find(entries[0], "summary")[0])
+    press_enter(page, find(entries[0], "summary")[0])
     asked = find(entries[0], "details tbody tr")
     assert asked[0].text.startswith("what <colour> is it? red") and "✗" in asked[0].text
     find(page, "[data-more=sides]")[0].click()
@@ -211,7 +218,7 @@ def read_enlarged(page: WebDriver) -> str:
 
 def test_an_image_enlarges_and_the_arrow_keys_show_the_next(page: WebDriver, width: int) -> None:
     buttons = find(page, "#sides article:first-child [data-zoom]")
-    press(page, buttons[1])
+    press_enter(page, buttons[1])
     assert read_enlarged(page) == "<b>bold 2 of 4"
     image = find(page, "#zoom .pair img")[0]
     assert 0.8 * width < image.size["width"] < width or image.size["width"] > 600
@@ -258,7 +265,7 @@ def test_choosing_a_metric_changes_both_skills_and_pairs(page: WebDriver) -> Non
         return {one.get_attribute("data-panel") for one in find_shown(page, "[data-panel]")}
 
     assert list_panels() == {"gecko"}
-    press(page, find_shown(page, "[data-choose='clipscore']")[0])
+    press_enter(page, find_shown(page, "[data-choose='clipscore']")[0])
     assert list_panels() == {"clipscore"}
     assert {one.get_attribute("data-choose") for one in find(page, "[aria-pressed='true']")} == {"clipscore"}
 
@@ -269,11 +276,11 @@ def test_dark_and_light_follow_the_system_and_the_button(page: WebDriver) -> Non
         return page.find_element(By.TAG_NAME, "body").value_of_css_property("background-color")
 
     light = get_background()
-    prefer_scheme(page, "dark")
+    set_preferred_scheme(page, "dark")
     assert get_background() != light
-    press(page, page.find_element(By.ID, "theme"))
+    press_enter(page, page.find_element(By.ID, "theme"))
     assert get_background() == light
-    prefer_scheme(page, "")
+    set_preferred_scheme(page, "")
 
 
 @ON_DESKTOP
@@ -300,10 +307,10 @@ def test_the_printed_page_has_every_metric_and_no_control(page: WebDriver) -> No
 
 
 @WIDTHS_AND_SCHEMES
-def test_axe_core_finds_no_barrier(page: WebDriver, scheme: str) -> None:
-    prefer_scheme(page, scheme)
+def test_axe_core_finds_no_accessibility_problem(page: WebDriver, scheme: str) -> None:
+    set_preferred_scheme(page, scheme)
     assert find_accessibility_problems(page) == []
-    prefer_scheme(page, "")
+    set_preferred_scheme(page, "")
 
 
 WORD_ORDER_SCRIPT = """
@@ -429,16 +436,18 @@ def rated_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     run = make_run(folder, prompts=make_plain_prompts(24), score=score)
     rated = [
-        f"{name}-p{at:04d},{1 + 4 * draw_noisy_score(name, 'fit', at):.2f}" for name in QUALITY for at in range(16)
+        f"{name}-p{at:04d},{1 + 4 * draw_noisy_score(name, 'fit', at):.2f}"
+        for name in QUALITY_BY_GENERATOR
+        for at in range(16)
     ]
     (folder / "ratings.csv").write_text("\n".join(["image_id,rating", *rated]) + "\n")
-    printed("report", f"store={folder}/store", "protocol=long", f"protocol.path={folder}/ratings.csv")
+    run_for_output("report", f"store={folder}/store", "protocol=long", f"protocol.path={folder}/ratings.csv")
     return run.folder / "report.html"
 
 
 def test_peoples_ratings_next_to_metrics_are_accessible(browser: WebDriver, rated_report: Path, width: int) -> None:
     """The page is tested with the dark theme on a desktop and with the light theme on a phone."""
-    prefer_scheme(browser, "dark" if width == DESKTOP_WIDTH else "light")
+    set_preferred_scheme(browser, "dark" if width == DESKTOP_WIDTH else "light")
     page = open_page(browser, rated_report, width)
     page.execute_script("document.querySelectorAll('#people details').forEach((each) => { each.open = true; })")  # type: ignore[no-untyped-call]
     assert (
@@ -455,4 +464,4 @@ def test_peoples_ratings_next_to_metrics_are_accessible(browser: WebDriver, rate
     assert len(charts) == 3 and all(chart.size["width"] > 200 for chart in charts)
     assert page.execute_script("return document.documentElement.scrollWidth") <= width  # type: ignore[no-untyped-call]
     assert find_accessibility_problems(page) == []
-    prefer_scheme(browser, "")
+    set_preferred_scheme(browser, "")

@@ -17,14 +17,14 @@ from tests.browser.opened import (
     find,
     find_accessibility_problems,
     open_page,
-    prefer_scheme,
-    press,
+    press_enter,
+    set_preferred_scheme,
 )
-from tests.operators.report.made import HOSTILE, make_run
+from tests.operators.report.made import HOSTILE_PROMPTS, make_run
 
 pytestmark = NEEDS_BROWSER
-GENERATOR_NAMES = ("atlas", HOSTILE[0], "מחולל")
-BENCHMARKS = (HOSTILE[0], "places")
+GENERATOR_NAMES = ("atlas", HOSTILE_PROMPTS[0], "מחולל")
+BENCHMARKS = (HOSTILE_PROMPTS[0], "places")
 
 
 @pytest.fixture(scope="module")
@@ -34,9 +34,9 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for day, benchmark in enumerate(BENCHMARKS, 1):
         run = make_run(folder, generators=GENERATOR_NAMES, run_id=f"2026-01-0{day}", benchmark=benchmark)
         runs[benchmark] = run.run_id
-    told = [f"{HOSTILE[0]} does not score places"]
+    told = [f"{HOSTILE_PROMPTS[0]} does not score places"]
     suite, _ = write_suite(run.store, "20260103-020000-000000", runs, exit_code=0, left_out=told, notes=told)
-    return Path(suite.page(run.store))
+    return Path(suite.get_page_url(run.store))
 
 
 @pytest.fixture
@@ -51,10 +51,10 @@ def test_the_page_starts_with_the_leader_and_never_scrolls_sideways(page: WebDri
 
 
 @ON_DESKTOP
-def test_no_name_runs_or_becomes_markup_and_every_run_is_linked(page: WebDriver) -> None:
+def test_names_are_neither_executed_nor_rendered_as_markup_and_every_run_is_linked(page: WebDriver) -> None:
     assert page.execute_script("return window.hacked") is None  # type: ignore[no-untyped-call]
     assert find(page, "main b b, main script, main img, header img, header script") == []
-    assert HOSTILE[0] in page.find_element(By.ID, "means").text
+    assert HOSTILE_PROMPTS[0] in page.find_element(By.ID, "means").text
     links = [one.get_attribute("href") or "" for one in find(page, "#benchmarks a")]
     assert [link.partition("/runs/")[2] for link in links] == [f"2026-01-0{day}/report.html" for day in (1, 2)]
 
@@ -62,13 +62,13 @@ def test_no_name_runs_or_becomes_markup_and_every_run_is_linked(page: WebDriver)
 @ON_DESKTOP
 def test_the_means_can_be_sorted_with_the_keyboard(page: WebDriver) -> None:
     table = find(page, "#means table")[0]
-    press(page, find(table, "thead button")[1])
+    press_enter(page, find(table, "thead button")[1])
     values = [float(cell.get_attribute("data-value") or "nan") for cell in find(table, "tbody td:nth-child(2)")]
     assert len(values) == 3 and values == sorted(values, reverse=True)
 
 
 @WIDTHS_AND_SCHEMES
-def test_axe_core_finds_no_barrier(page: WebDriver, scheme: str) -> None:
-    prefer_scheme(page, scheme)
+def test_axe_core_finds_no_accessibility_problem(page: WebDriver, scheme: str) -> None:
+    set_preferred_scheme(page, scheme)
     assert find_accessibility_problems(page) == []
-    prefer_scheme(page, "")
+    set_preferred_scheme(page, "")

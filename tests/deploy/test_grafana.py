@@ -18,7 +18,7 @@ EXPORTED_COUNTERS = {
 }
 RAY_LABELS = {"SessionName"}
 """Labels that Ray adds to every metric."""
-TARGETS = [target for panel in DASHBOARD["panels"] for target in panel["targets"]]
+PANEL_TARGETS = [target for panel in DASHBOARD["panels"] for target in panel["targets"]]
 
 
 def list_selectors(node: Any) -> Iterator[promql_parser.VectorSelector]:
@@ -32,14 +32,14 @@ def list_selectors(node: Any) -> Iterator[promql_parser.VectorSelector]:
         yield from list_selectors(argument)
 
 
-def parse(expression: str) -> Any:
+def parse_expression(expression: str) -> Any:
     """Parse a PromQL expression after filling in Grafana's own variables."""
     return promql_parser.parse(expression.replace("$__rate_interval", "1m").replace("$session", ".*"))
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target["expr"])
+@pytest.mark.parametrize("target", PANEL_TARGETS, ids=lambda target: target["expr"])
 def test_a_panel_shows_existing_counters(target: dict[str, str]) -> None:
-    expression = parse(target["expr"])
+    expression = parse_expression(target["expr"])
     (selector,) = list_selectors(expression)
     labels = EXPORTED_COUNTERS[selector.name]
     assert {matcher.name for matcher in selector.matchers.matchers} <= labels | RAY_LABELS
@@ -49,9 +49,9 @@ def test_a_panel_shows_existing_counters(target: dict[str, str]) -> None:
 
 
 def test_every_number_has_a_panel() -> None:
-    assert {selector.name for target in TARGETS for selector in list_selectors(parse(target["expr"]))} == set(
-        EXPORTED_COUNTERS
-    )
+    assert {
+        selector.name for target in PANEL_TARGETS for selector in list_selectors(parse_expression(target["expr"]))
+    } == set(EXPORTED_COUNTERS)
 
 
 def test_the_dashboard_has_the_form_that_grafana_imports() -> None:
@@ -62,4 +62,4 @@ def test_the_dashboard_has_the_form_that_grafana_imports() -> None:
     panels = DASHBOARD["panels"]
     assert len({panel["id"] for panel in panels}) == len({str(panel["gridPos"]) for panel in panels}) == len(panels)
     assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in panels)
-    assert all(one["datasource"] == chosen for one in (*panels, *TARGETS, variables["session"]))
+    assert all(one["datasource"] == chosen for one in (*panels, *PANEL_TARGETS, variables["session"]))

@@ -22,7 +22,7 @@ from PIL import Image
 
 from plumbline.pipelines.nightly.nightly_config import NightlyConfig
 from plumbline.pipelines.running.placement import NodeResources, fits
-from tests.commands import config_of
+from tests.commands import load_job_config
 
 ROOT = Path(__file__).parent.parent.parent
 DEPLOY_FOLDER = ROOT / "jobs" / "deploy"
@@ -186,7 +186,7 @@ def read_entrypoint() -> str:
 
 
 def plan_night(overrides: Sequence[str]) -> NightlyConfig:
-    return config_of("nightly", *overrides)
+    return load_job_config("nightly", *overrides)
 
 
 @pytest.mark.parametrize("line", [read_entrypoint(), read_crontab_line()], ids=["rayjob", "crontab"])
@@ -200,7 +200,7 @@ def test_the_arguments_of_a_night_are_valid(line: str) -> None:
 def test_the_arguments_of_the_weekly_collection_are_valid() -> None:
     job, overrides = split_command((DEPLOY_FOLDER / "crontab").read_text().splitlines()[-2])
     assert job == "gc"
-    config = config_of(job, *overrides)
+    config = load_job_config(job, *overrides)
     assert config.delete and config.store == plan_night(split_command(read_crontab_line())[1]).store
 
 
@@ -242,7 +242,7 @@ def read_instructions() -> list[tuple[str, str]]:
 
 
 def copy_context(said: str, folder: Path) -> None:
-    """Carry out a COPY with the arguments `said`, whose target is relative to `folder`.
+    """Copy files as a COPY instruction with the arguments `said` does, with its target relative to `folder`.
 
     Files that the build ignores are left out.
     """

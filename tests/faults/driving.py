@@ -64,7 +64,7 @@ class Driver:
                 stderr=printed,
             )
 
-    def ended(self) -> bool:
+    def has_ended(self) -> bool:
         return self.process.poll() is not None
 
     def kill(self) -> None:
@@ -72,16 +72,15 @@ class Driver:
         os.kill(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
-    def processes(self) -> list[int]:
+    def find_processes(self) -> list[int]:
         """Return the ids of the sweep's running processes, recognised by the mark in their environment."""
         return list(find_marked_processes(MARK_VARIABLE, self.mark))
 
     def end(self) -> None:
-        """Wait for the remaining processes to end, and kill any that do not end in time."""
-        wait_until(lambda: not self.processes(), ORPHAN_SECONDS)
-        for pid in self.processes():
+        wait_until(lambda: not self.find_processes(), ORPHAN_SECONDS)
+        for pid in self.find_processes():
             kill_process(pid)
-        assert wait_until(lambda: not self.processes())
+        assert wait_until(lambda: not self.find_processes())
 
 
 @contextmanager
@@ -91,7 +90,7 @@ def run_driver(arguments: Sequence[str], folder: Path, environment: Mapping[str,
     try:
         yield started
     finally:
-        if not started.ended():
+        if not started.has_ended():
             started.kill()
         started.end()
 
@@ -120,7 +119,6 @@ class Cluster(NamedTuple):
 
 
 def find_working_nodes(nodes: Sequence[RayNode]) -> list[RayNode]:
-    """Return the nodes that run an actor of a stage."""
     return [node for node in nodes if list_workers(node)]
 
 
@@ -131,4 +129,4 @@ def list_workers(node: RayNode) -> list[int]:
 
 def list_actors(node: RayNode, kind: str) -> list[int]:
     """Return the ids of a node's processes that are actors of the class `kind`."""
-    return [pid for pid, command in node.processes().items() if kind in command]
+    return [pid for pid, command in node.find_processes().items() if kind in command]

@@ -30,12 +30,12 @@ SWEEP_OPTIONS = ("", "", "limit=3", "adaptive=betting adaptive.range=[-1,1]")
 JOB_NAMES = ("rewards", "report", "export", "generate")
 """Jobs that read the run of a finished sweep; `generate` creates images for the prompts and replaces damaged ones."""
 STORE_KINDS = ("s3", "s3", "folder")
-FIRST, LATER = (2, 4), (1, 2)
+FIRST_SWEEP_EVENTS, LATER_SWEEP_EVENTS = (2, 4), (1, 2)
 """Minimum and maximum number of events during the first sweep on a store, and during later sweeps."""
-JOB_SHARE = 0.4
-MAX_SHARE = 0.9
-MAX_PAUSE = 3.0
-MIN_SECONDS, MAX_SECONDS = 1.0, 12.0
+JOB_PROBABILITY = 0.4
+MAX_EVENT_SHARE = 0.9
+MAX_PAUSE_SECONDS = 3.0
+MIN_EVENT_SECONDS, MAX_EVENT_SECONDS = 1.0, 12.0
 
 
 class Event(NamedTuple):
@@ -52,7 +52,7 @@ class Event(NamedTuple):
     """Number from 0 to 1 that selects a target, such as one of the workers."""
 
 
-class Phase(NamedTuple):
+class SweepPhase(NamedTuple):
     """A sweep over one state of the benchmark, repeated until it is complete."""
 
     bench: str
@@ -64,15 +64,15 @@ class Phase(NamedTuple):
     """Jobs that read the run after the sweep."""
 
 
-class Round(NamedTuple):
+class SoakRound(NamedTuple):
     """A sequence of sweeps on one store that no other round uses."""
 
     store: str
     """Kind of store: s3 or folder."""
-    phases: tuple[Phase, ...]
+    phases: tuple[SweepPhase, ...]
 
 
-def draw_rounds(seed: int) -> Iterator[Round]:
+def draw_rounds(seed: int) -> Iterator[SoakRound]:
     """Yield rounds indefinitely. Each kind of event occurs once before any kind repeats, if its store allows."""
     chance = random.Random(seed)
     deck: list[str] = []
@@ -81,14 +81,14 @@ def draw_rounds(seed: int) -> Iterator[Round]:
         benches = ["fresh", *(bench for bench in ("grown", "edited") if chance.random() < 0.5)]
         phases = []
         for bench in benches:
-            count = chance.randint(*(FIRST if bench == "fresh" else LATER))
+            count = chance.randint(*(FIRST_SWEEP_EVENTS if bench == "fresh" else LATER_SWEEP_EVENTS))
             events = [_draw_event(chance, _draw_kind(chance, deck, store)) for _ in range(count)]
             options = chance.choice(SWEEP_OPTIONS[: 3 if bench == "fresh" else 4])
-            jobs = tuple(job for job in JOB_NAMES if chance.random() < JOB_SHARE)
+            jobs = tuple(job for job in JOB_NAMES if chance.random() < JOB_PROBABILITY)
             if "adaptive" in options:
                 jobs = tuple(job for job in jobs if job != "rewards")  # it rejects the scores of a subsample
-            phases.append(Phase(bench, options, tuple(sorted(events, key=lambda e: (e.share, e.pause))), jobs))
-        yield Round(store, tuple(phases))
+            phases.append(SweepPhase(bench, options, tuple(sorted(events, key=lambda e: (e.share, e.pause))), jobs))
+        yield SoakRound(store, tuple(phases))
 
 
 def _draw_kind(chance: random.Random, deck: list[str], store: str) -> str:
@@ -110,8 +110,8 @@ def _draw_kind(chance: random.Random, deck: list[str], store: str) -> str:
 def _draw_event(chance: random.Random, kind: str) -> Event:
     return Event(
         kind=kind,
-        share=max(0.0, round(chance.uniform(-0.3, MAX_SHARE), 3)),
-        pause=round(chance.uniform(0, MAX_PAUSE), 2),
-        seconds=round(chance.uniform(MIN_SECONDS, MAX_SECONDS), 2),
+        share=max(0.0, round(chance.uniform(-0.3, MAX_EVENT_SHARE), 3)),
+        pause=round(chance.uniform(0, MAX_PAUSE_SECONDS), 2),
+        seconds=round(chance.uniform(MIN_EVENT_SECONDS, MAX_EVENT_SECONDS), 2),
         choice=round(chance.random(), 3),
     )

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 DEADLY_MARK = b"this image ends the process that decodes it"
 HANGING_MARK = b"decoding this image never ends"
-HANGING_CALL = "the model never answers about this image"
+HANGING_IMAGE_ID = "the model never answers about this image"
 """Image id for which the model call never returns."""
-BAIT = b"the process that decodes this image writes its id to the file named here and waits to be killed: "
+BAIT_MARK = b"the process that decodes this image writes its id to the file named here and waits to be killed: "
 DISK_FULL_FILE = "room"
 """Name of a file in a local store; its content is a number n.
 
@@ -29,7 +29,7 @@ MEMORY_NOTE = "memory"
 
 
 class Bait(NamedTuple):
-    """An image that contains BAIT, and the file to which the process that decodes this image writes its process id."""
+    """An image that contains BAIT_MARK, and the file for the id of the process that decodes the image."""
 
     generator: str
     row: int
@@ -40,14 +40,14 @@ def install() -> None:
     """Install the faults; this runs in every Ray worker before anything else."""
     from plumbline.operators.base import batches
 
-    batches.isolate = run_out_of_memory(batches.isolate)  # must run before stages and models import the name
+    batches.isolate = add_memory_fault(batches.isolate)  # must run before stages and models import the name
 
     import plumbline.operators.images.decoding as module
     from plumbline.operators.stages.similarities import SimilaritiesStage
     from plumbline.pipelines.base.filesystems import disk
 
-    disk.write_new = fill_disk(disk.write_new)
-    SimilaritiesStage.measure = hang(SimilaritiesStage.measure)
+    disk.write_new = add_disk_full_fault(disk.write_new)
+    SimilaritiesStage.measure = add_hanging_call(SimilaritiesStage.measure)
     decode = module.decode_bytes
 
     def decode_with_faults(encoded: bytes, *arguments: Any) -> Any:
@@ -57,7 +57,7 @@ def install() -> None:
     module.decode_bytes = decode_with_faults
 
 
-def run_out_of_memory(isolate: Callable[..., Any]) -> Callable[..., Any]:
+def add_memory_fault(isolate: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap `isolate` so that a single call runs out of device memory if a MEMORY_NOTE exists."""
 
     def isolate_with_fault(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -74,7 +74,7 @@ def run_out_of_memory(isolate: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _take_note(note: str) -> bool:
-    """Remove the note; return True if it existed and no other process has removed it first."""
+    """Remove the note; return True if this process removed it."""
     folder = os.environ.get(NOTES_VARIABLE)
     if folder is None:
         return False
@@ -85,11 +85,11 @@ def _take_note(note: str) -> bool:
     return True
 
 
-def hang(measure: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap `measure` so that it never returns for an image whose id is HANGING_CALL."""
+def add_hanging_call(measure: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap `measure` so that it never returns for an image whose id is HANGING_IMAGE_ID."""
 
     def measure_with_fault(stage: Any, images: Any, *arguments: Any) -> Any:
-        if images.pixels and any(row.image_id == HANGING_CALL for row in images.rows):
+        if images.pixels and any(row.image_id == HANGING_IMAGE_ID for row in images.rows):
             threading.Event().wait()
         return measure(stage, images, *arguments)
 
@@ -101,8 +101,8 @@ def _apply_fault(image: bytes) -> None:
         os._exit(1)
     if HANGING_MARK in image:
         threading.Event().wait()
-    if BAIT in image:
-        _wait_to_be_killed(Path(image.split(BAIT)[1].decode()))
+    if BAIT_MARK in image:
+        _wait_to_be_killed(Path(image.split(BAIT_MARK)[1].decode()))
 
 
 def _wait_to_be_killed(note: Path) -> None:
@@ -115,7 +115,7 @@ def _wait_to_be_killed(note: Path) -> None:
 
 
 def _take_disk_full_file(room: Path) -> bool:
-    """Remove a DISK_FULL_FILE if enough cells are committed; return True if no other process has removed it first."""
+    """Remove the DISK_FULL_FILE if enough cells are committed; return True if this process removed it."""
     try:
         if len(list(room.parent.glob("*/*/*/[!.]*.parquet"))) < int(room.read_text()):
             return False
@@ -125,7 +125,7 @@ def _take_disk_full_file(room: Path) -> bool:
     return True
 
 
-def fill_disk(write: Callable[[Path, bytes], None]) -> Callable[[Path, bytes], None]:
+def add_disk_full_fault(write: Callable[[Path, bytes], None]) -> Callable[[Path, bytes], None]:
     """Wrap `write` so that it fails halfway through the cell that a DISK_FULL_FILE selects."""
 
     def write_with_fault(path: Path, data: bytes) -> None:

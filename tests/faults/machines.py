@@ -15,7 +15,7 @@ MAX_ATTEMPTS = 3
 
 
 class Machines:
-    """A head and some nodes; all are stopped when the context ends."""
+    """A Ray head and some worker nodes; all are stopped when the context ends."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -35,7 +35,6 @@ class Machines:
         self.close()
 
     def close(self) -> None:
-        """Stop the head and all nodes."""
         for node in list(self.nodes):
             self.lose(node)
         self.stack.close()
@@ -49,14 +48,14 @@ class Machines:
         head = self.stack.enter_context(run_head(log, "--num-cpus=1", f"--temp-dir={logs}", address=address))
         self.stack.callback(head.node.kill)
         self.cluster = Cluster(head, logs, self.folder)
-        self.fill()
+        self.add_missing_machines()
 
-    def fill(self) -> None:
+    def add_missing_machines(self) -> None:
         """Add machines until the minimum number is running."""
         while len(self.nodes) < MIN_MACHINES:
-            self.join()
+            self.add_machine()
 
-    def join(self) -> bool:
+    def add_machine(self) -> bool:
         """Add a machine; return False if the maximum is reached."""
         if len(self.nodes) == MAX_MACHINES:
             return False
@@ -70,7 +69,6 @@ class Machines:
         raise failure
 
     def leave(self, node: RayNode) -> None:
-        """Ask a machine to stop."""
         self.nodes.pop(node).close()
 
     def lose(self, node: RayNode) -> None:
@@ -94,7 +92,7 @@ class Machines:
         self.close()
         self.start(self.cluster.head.address)
 
-    def workers(self) -> list[int]:
+    def list_workers(self) -> list[int]:
         """Return the ids of the processes that run stages, the one with most memory first.
 
         The kernel's OOM killer would choose them in this order.
@@ -102,7 +100,7 @@ class Machines:
         nodes = (self.cluster.head.node, *self.nodes)
         return sorted((pid for node in nodes for pid in list_workers(node)), key=_count_pages, reverse=True)
 
-    def progress_logs(self) -> list[int]:
+    def list_progress_logs(self) -> list[int]:
         return list_actors(self.cluster.head.node, "ProgressLog")
 
 

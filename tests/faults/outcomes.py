@@ -23,12 +23,12 @@ COUNTED_FIELDS = ("rows", "rows_null", "rows_truncated", "coverage")
 
 
 def read_scores(folder: str) -> pd.DataFrame:
-    """Read the scores of the run in this folder, with the rows sorted by the columns ORDER."""
+    """Return the scores of the run in this folder, with the rows sorted by SORT_COLUMNS."""
     return read_run_table(folder, "scores", SORT_COLUMNS, StorageConfig())
 
 
 def read_run_table(folder: str, name: str, order: Sequence[str], storage: StorageConfig) -> pd.DataFrame:
-    """Read the table `name` of a run, with its rows sorted by the columns `order`."""
+    """Return the table `name` of a run, with its rows sorted by the columns `order`."""
     location = storage.locate(folder)
     rows = pq.read_table((location / f"{name}.parquet").path, filesystem=location.fs).to_pandas()
     return rows.sort_values(list(order), ignore_index=True)

@@ -11,7 +11,7 @@ from plumbline.pipelines.maintenance.garbage import collect_garbage
 from plumbline.pipelines.maintenance.gc_config import GcConfig
 from plumbline.pipelines.store.runs import LATEST_REPORT_FILE, ORDER_FOLDER, find_newest_run, parse_run_id
 from plumbline.pipelines.store.store import Store
-from tests.bench_of import images, prompts, write_rows
+from tests.bench_of import read_image_rows, read_prompt_rows, write_rows
 from tests.histories.damage import ROT_WAYS, damage_content, find_kind, overwrite
 
 N_IMAGES, SHARD_ROWS = 8, 2
@@ -31,18 +31,16 @@ report that its images are missing.
 
 def write_masters(folder: Path) -> Path:
     """Write the files for all states of the benchmark; return their folder."""
-    texts = prompts(N_IMAGES)
+    texts = read_prompt_rows(N_IMAGES)
     write_rows(folder / "prompts", texts)
-    texts[0] = {**prompts(2 * N_IMAGES)[-1], "prompt_id": texts[0]["prompt_id"]}
+    texts[0] = {**read_prompt_rows(2 * N_IMAGES)[-1], "prompt_id": texts[0]["prompt_id"]}
     write_rows(folder / "edited", texts)
     for generator in GENERATORS:
-        write_rows(folder / generator, images(generator, N_IMAGES), row_group=SHARD_ROWS)
+        write_rows(folder / generator, read_image_rows(generator, N_IMAGES), row_group=SHARD_ROWS)
     return folder
 
 
 class DamagedFile(NamedTuple):
-    """A damaged file in a store."""
-
     path: str
     content: bytes
 
@@ -79,21 +77,23 @@ class RoundStorage(NamedTuple):
         target.unlink(missing_ok=True)
         target.hardlink_to(master)
 
-    def files(self) -> Mapping[str, Entry]:
+    def list_files(self) -> Mapping[str, Entry]:
         """List all files in the store, by path."""
         store = self.store.place
         return dict(store.files()) if store.exists() else {}
 
-    def cells(self) -> dict[str, tuple[str, float]]:
+    def read_cells(self) -> dict[str, tuple[str, float]]:
         """Return the ETag and time of each committed cell's file; they change only if the cell is computed again."""
-        return {path: (entry.etag, entry.modified) for path, entry in self.files().items() if find_kind(path) == "cell"}
+        return {
+            path: (entry.etag, entry.modified) for path, entry in self.list_files().items() if find_kind(path) == "cell"
+        }
 
     def damage(self, kind: str, choice: float) -> DamagedFile | None:
         """Flip a bit in one of the newest files of a kind, or cut off its end; return None if no file was damaged.
 
         On disk, half of the flipped bits leave the file's size, time and other hard links unchanged.
         """
-        files = {path: entry for path, entry in self.files().items() if find_kind(path) == kind}
+        files = {path: entry for path, entry in self.list_files().items() if find_kind(path) == kind}
         if not files:
             return None
         newest = sorted(files, key=lambda path: (files[path].modified, path))[-3:]
@@ -121,8 +121,7 @@ class RoundStorage(NamedTuple):
         """Write a new file, so that another run's hard link to the old file stays intact, as on S3."""
         (self.store.place / path).write(content)
 
-    def newest(self) -> str:
-        """Return the address of the newest run."""
+    def find_newest(self) -> str:
         return f"{self.store.place}/runs/{find_newest_run(self.store)}"
 
     def collect_garbage(self, damaged: Collection[str]) -> None:
@@ -137,9 +136,9 @@ class RoundStorage(NamedTuple):
         running_sweeps.HEARTBEAT_TIMEOUT = 0.0
         collect_garbage(GcConfig(store=self.store.place.url, storage=self.root.storage, delete=True, grace_days=0.0))
 
-    def leftovers(self) -> list[str]:
+    def find_leftovers(self) -> list[str]:
         """Return the files that belong neither to a committed cell, nor to a complete run, nor to the store itself."""
-        files = self.files()
+        files = self.list_files()
         whole = {path.split("/")[1] for path in files if path.endswith("/manifest.json")}
         return [path for path in files if not _is_expected(path, whole)]
 

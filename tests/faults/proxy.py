@@ -107,7 +107,7 @@ class FaultProxy:
         self.counts[fault] += 1
         if fault in ("none", "delay"):
             await asyncio.sleep(DELAY_SECONDS if fault == "delay" else 0)
-            return await pass_on(request, client, server, self.bytes)
+            return await forward_call(request, client, server, self.bytes)
         if fault == "garbled":
             return await garble_response(request, client, server)
         if fault == "truncated":
@@ -135,17 +135,17 @@ async def copy_body(head: Head, reader: asyncio.StreamReader, writer: asyncio.St
         while size:
             line = await reader.readuntil(b"\r\n")
             size = int(line.split(b";")[0], 16)
-            await _pass_part(writer, line + await reader.readexactly(size + 2))
+            await _forward_part(writer, line + await reader.readexactly(size + 2))
     elif (left := int(head.headers.get("content-length", 0))) > 0:
         while left:
             part = await reader.read(min(left, 1 << 16))
             if not part:
                 raise asyncio.IncompleteReadError(b"", left)
             left -= len(part)
-            await _pass_part(writer, part)
+            await _forward_part(writer, part)
 
 
-async def _pass_part(writer: asyncio.StreamWriter | None, part: bytes) -> None:
+async def _forward_part(writer: asyncio.StreamWriter | None, part: bytes) -> None:
     if writer is not None:
         writer.write(part)
         await writer.drain()
@@ -157,29 +157,29 @@ async def forward_request(request: Head, client: Stream, server: Stream) -> Head
     body = asyncio.create_task(copy_body(request, client.reader, server.writer))
     try:
         while (answer := await read_head(server.reader)).status == 100:
-            await _pass_part(client.writer, answer.raw)
+            await _forward_part(client.writer, answer.raw)
         await body
     finally:
         body.cancel()
     return answer
 
 
-async def pass_on(request: Head, client: Stream, server: Stream, counted: Counter[str]) -> bool:
+async def forward_call(request: Head, client: Stream, server: Stream, counted: Counter[str]) -> bool:
     """Pass on a call without a fault, counting its bytes by method; return True if the connection can stay open."""
     answer = await forward_request(request, client, server)
     method, target, _ = request.start.split()
     body = answer if method == "GET" else request
     for name in (method, f"{method} {urlsplit(target).path}"):
         counted[name] += int(body.headers.get("content-length", 0))
-    await _pass_part(client.writer, answer.raw)
+    await _forward_part(client.writer, answer.raw)
     await _copy_answer(request, answer, server, client.writer)
     return "close" not in (request.headers.get("connection", ""), answer.headers.get("connection", ""))
 
 
 async def garble_response(request: Head, client: Stream, server: Stream) -> bool:
-    """Pass on a call, flipping some bytes in the middle of the object; return True if the connection can stay open."""
+    """Forward a call, flipping some bytes in the middle of the object; return True if the connection can stay open."""
     answer = await forward_request(request, client, server)
-    await _pass_part(client.writer, answer.raw)
+    await _forward_part(client.writer, answer.raw)
     size = int(answer.headers.get("content-length", 0))
     if not size or not request.start.startswith("GET ") or "xml" in answer.headers.get("content-type", ""):
         await _copy_answer(request, answer, server, client.writer)
@@ -187,21 +187,20 @@ async def garble_response(request: Head, client: Stream, server: Stream) -> bool
     body = bytearray(await server.reader.readexactly(size))
     middle = slice(size // 2, size // 2 + GARBLED_BYTES)
     body[middle] = bytes(byte ^ 0x55 for byte in body[middle])
-    await _pass_part(client.writer, bytes(body))
+    await _forward_part(client.writer, bytes(body))
     return True
 
 
 async def truncate_response(request: Head, client: Stream, server: Stream) -> bool:
     """Send half of a response's body (none of a chunked body); return False, because the connection must be closed."""
     answer = await forward_request(request, client, server)
-    await _pass_part(client.writer, answer.raw)
+    await _forward_part(client.writer, answer.raw)
     body = 0 if request.start.startswith("HEAD ") else int(answer.headers.get("content-length", 0))
-    await _pass_part(client.writer, await server.reader.readexactly(body // 2))
+    await _forward_part(client.writer, await server.reader.readexactly(body // 2))
     return False
 
 
 async def discard_response(request: Head, client: Stream, server: Stream) -> None:
-    """Forward the request, and discard the response."""
     answer = await forward_request(request, client, server)
     await _copy_answer(request, answer, server, None)
 
@@ -214,7 +213,7 @@ async def _copy_answer(request: Head, answer: Head, server: Stream, writer: asyn
 async def read_request_body(request: Head, client: Stream) -> None:
     """Read the whole body of a request, like a server that fails only afterwards."""
     if request.headers.get("expect", "").lower() == "100-continue":
-        await _pass_part(client.writer, b"HTTP/1.1 100 Continue\r\n\r\n")
+        await _forward_part(client.writer, b"HTTP/1.1 100 Continue\r\n\r\n")
     await copy_body(request, client.reader, None)
 
 
@@ -229,7 +228,7 @@ async def refuse(request: Head, client: Stream, fault: str) -> None:
     body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>a fault of the test</Message></Error>".encode()
     body = b"" if request.start.startswith("HEAD ") else body
     head = f"HTTP/1.1 {fault} {code}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n"
-    await _pass_part(client.writer, f"{head}Connection: close\r\n\r\n".encode() + body)
+    await _forward_part(client.writer, f"{head}Connection: close\r\n\r\n".encode() + body)
 
 
 @contextmanager
@@ -242,13 +241,13 @@ def run_proxy(proxy: FaultProxy) -> Iterator[str]:
     try:
         yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
     finally:
-        asyncio.run_coroutine_threadsafe(_stop(listening), loop).result()
+        asyncio.run_coroutine_threadsafe(_stop_listening(listening), loop).result()
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
 
 
-async def _stop(listening: asyncio.Server) -> None:
+async def _stop_listening(listening: asyncio.Server) -> None:
     """Stop listening, and close the open connections."""
     listening.close()
     calls = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]

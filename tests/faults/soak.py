@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from plumbline.pipelines.base.storage import StorageConfig
 from tests.environment import ROOT, set_environment
 from tests.faults.driving import Driver, kill_process
-from tests.faults.events import DAMAGE_EVENTS, Event, Phase, Round, draw_rounds
+from tests.faults.events import DAMAGE_EVENTS, Event, SoakRound, SweepPhase, draw_rounds
 from tests.faults.hook import DISK_FULL_FILE, MEMORY_NOTE, NOTES_VARIABLE
 from tests.faults.machines import Machines
 from tests.faults.outcomes import assert_same_counts, assert_same_tables
@@ -38,7 +38,7 @@ from tests.histories.damage import DRAWN_DAMAGE_WAYS, damage_images, find_kind
 from tests.histories.painter import PAINTER, Painter
 from tests.operators.models.endpoint import KEY, KEY_VARIABLE
 from tests.ray_head import RayNode, make_head_environment
-from tests.s3 import MORE_KEYS, S3Server, run_server
+from tests.s3 import N_EXTRA_KEYS, S3Server, run_server
 
 METRICS = ("clipscore", "vqascore", "dsg")
 OVERRIDE_OPTIONS = (
@@ -71,7 +71,7 @@ class SoakError(Exception):
     """Error raised if a disturbed sweep does not end like an undisturbed sweep."""
 
 
-class Log:
+class EventLog:
     """Log of all events, with one line of JSON per event and its time."""
 
     def __init__(self, *streams: TextIO) -> None:
@@ -91,7 +91,9 @@ class Log:
 class Soak:
     """State shared by all rounds: machines, the S3 server behind a faulty network, and credentials that expire."""
 
-    def __init__(self, seed: int, folder: Path, server: S3Server, proxy: FaultProxy, endpoint: str, log: Log) -> None:
+    def __init__(
+        self, seed: int, folder: Path, server: S3Server, proxy: FaultProxy, endpoint: str, log: EventLog
+    ) -> None:
         self.seed = seed
         self.folder = folder
         self.server = server
@@ -119,13 +121,13 @@ class Soak:
     def write_credentials(self) -> None:
         """Write the currently valid credentials to the file that the sweep reads, as an external program would."""
         draft = self.credentials.with_suffix(".draft")
-        now = self.server.other(self.key)
+        now = self.server.with_extra_key(self.key)
         draft.write_text(f"[default]\naws_access_key_id = {now.key}\naws_secret_access_key = {now.secret}\n")
         draft.replace(self.credentials)
 
     def expire_credentials(self) -> None:
-        self.key = (self.key + 1) % MORE_KEYS
-        self.proxy.valid = self.server.other(self.key).key
+        self.key = (self.key + 1) % N_EXTRA_KEYS
+        self.proxy.valid = self.server.with_extra_key(self.key).key
 
     def environment(self) -> dict[str, str]:
         """Return the environment variables that a driver of a soak needs besides a normal environment."""
@@ -152,13 +154,13 @@ class Soak:
 class DisturbedSweep:
     """A sweep over one state of a benchmark; faults disturb it, and it is restarted until it is complete."""
 
-    def __init__(self, soak: Soak, machines: Machines, place: RoundStorage, phase: Phase) -> None:
+    def __init__(self, soak: Soak, machines: Machines, place: RoundStorage, phase: SweepPhase) -> None:
         self.soak = soak
         self.machines = machines
         self.place = place
         self.phase = phase
         self.pending = list(phase.events)
-        self.known_cells = place.cells()
+        self.known_cells = place.read_cells()
         self.before = len(self.known_cells)
         self.due: dict[Event, float] = {}
         self.ending: list[tuple[float, Event]] = []
@@ -182,7 +184,7 @@ class DisturbedSweep:
                 self.soak.log.write("missed", kind=event.kind)
             self._wait_for_rival_sweeps()
         finally:
-            self._finish()
+            self._finish_attempt()
 
     def _run_until_complete(self) -> None:
         while (code := self._run_once()) != 0:
@@ -202,7 +204,7 @@ class DisturbedSweep:
     def _run_once(self) -> int:
         """Run one driver from start to end, and return its exit code."""
         soak = self.soak
-        self.machines.fill()
+        self.machines.add_missing_machines()
         soak.totals["tries"] += 1
         self.disturbed = bool(self.ending or self.rivals)
         with self._sweep() as job:
@@ -222,13 +224,13 @@ class DisturbedSweep:
     def _watch(self, job: Driver) -> None:
         """Trigger events when they are due, until the driver ends."""
         waiting, ends = threading.Event(), time.monotonic() + MAX_TRY_SECONDS
-        while not job.ended():
+        while not job.has_ended():
             if time.monotonic() > ends:
                 raise SoakError(f"a sweep has not ended after {MAX_TRY_SECONDS} s; see {job.printed}")
             self._end_due_events()
-            n_committed = len(self.place.cells()) - self.before if self.pending else 0
+            n_committed = len(self.place.read_cells()) - self.before if self.pending else 0
             for event in [event for event in self.pending if self._is_due(event, n_committed)]:
-                if not job.ended() and self._trigger(event, job):
+                if not job.has_ended() and self._trigger(event, job):
                     self.pending.remove(event)
             waiting.wait(POLL_SECONDS)
 
@@ -259,7 +261,7 @@ class DisturbedSweep:
     def _record_event(self, event: Event, victim: str) -> None:
         self.disturbed = True
         self.effect_checks.append((event.kind, self._make_effect_check(event)))
-        self.soak.log.write(event.kind, victim=victim, cells=len(self.place.cells()) - self.before)
+        self.soak.log.write(event.kind, victim=victim, cells=len(self.place.read_cells()) - self.before)
 
     def _make_effect_check(self, event: Event) -> Callable[[], bool]:
         """Return a function that checks, after the sweep, whether the event had an effect.
@@ -276,8 +278,8 @@ class DisturbedSweep:
         if event.kind == "disk-full":
             return lambda: not self._disk_full_file.exists()
         if event.kind in DAMAGE_EVENTS:
-            damaged, newest = self.damaged[-1], self.place.newest()
-            return lambda: self.place.newest() != newest or self.place.read(damaged.path) != damaged.content
+            damaged, newest = self.damaged[-1], self.place.find_newest()
+            return lambda: self.place.find_newest() != newest or self.place.read(damaged.path) != damaged.content
         return lambda: True
 
     def _count_faulty_responses(self) -> int:
@@ -293,12 +295,12 @@ class DisturbedSweep:
         return f"pid {job.process.pid}"
 
     def _trigger_damage(self, event: Event, job: Driver | None = None) -> str | None:
-        """Damage one of the store's newest files, which the next run is most likely to read.
+        """Damage one of the newest files of the event's kind; return its path, or None if no file was damaged.
 
-        If a driver is running, it is killed first.
+        The next run is most likely to read the newest files. If a driver is running, it is killed first.
         """
         kind = event.kind.removeprefix("damaged-").replace("-", " ")
-        if not any(find_kind(path) == kind for path in self.place.files()):
+        if not any(find_kind(path) == kind for path in self.place.list_files()):
             return None
         if job is not None:
             job.kill()
@@ -306,38 +308,38 @@ class DisturbedSweep:
         if damaged is None:
             return None
         self.damaged.append(damaged)
-        self.known_cells = self.place.cells()
+        self.known_cells = self.place.read_cells()
         return damaged.path
 
     def _trigger_worker_killed(self, event: Event, job: Driver) -> str | None:
-        workers = self.machines.workers()
-        return _kill(workers[int(event.choice * len(workers))]) if workers else None
+        workers = self.machines.list_workers()
+        return _kill_process(workers[int(event.choice * len(workers))]) if workers else None
 
     def _trigger_worker_out_of_memory(self, event: Event, job: Driver) -> str | None:
         """Kill the worker with most memory, as the kernel does if memory runs out; return None if none runs."""
-        workers = self.machines.workers()
-        return _kill(workers[0]) if workers else None
+        workers = self.machines.list_workers()
+        return _kill_process(workers[0]) if workers else None
 
     def _trigger_model_out_of_memory(self, event: Event, job: Driver) -> str | None:
         (self.soak.notes / MEMORY_NOTE).touch()
         return "the next batch"
 
     def _trigger_progress_log_killed(self, event: Event, job: Driver) -> str | None:
-        logs = self.machines.progress_logs()
-        return _kill(logs[0]) if logs else None
+        logs = self.machines.list_progress_logs()
+        return _kill_process(logs[0]) if logs else None
 
     def _trigger_raylet_killed(self, event: Event, job: Driver) -> str | None:
         """Kill the raylet of a machine, add another machine, and return the name of the first for the log."""
         node = self._choose_node(event)
         self.machines.lose_raylet(node)
-        self.machines.join()
+        self.machines.add_machine()
         return f"machine {node.mark}"
 
     def _trigger_node_lost(self, event: Event, job: Driver) -> str | None:
         """Kill a machine, add another one, and return the name of the first for the log."""
         node = self._choose_node(event)
         self.machines.lose(node)
-        self.machines.join()
+        self.machines.add_machine()
         return f"machine {node.mark}"
 
     def _trigger_node_leaves(self, event: Event, job: Driver) -> str | None:
@@ -347,7 +349,7 @@ class DisturbedSweep:
         return f"machine {node.mark}, {len(self.machines.nodes)} left"
 
     def _trigger_node_joins(self, event: Event, job: Driver) -> str | None:
-        return f"{len(self.machines.nodes)} machines" if self.machines.join() else None
+        return f"{len(self.machines.nodes)} machines" if self.machines.add_machine() else None
 
     def _choose_node(self, event: Event) -> RayNode:
         nodes = list(self.machines.nodes)
@@ -403,7 +405,7 @@ class DisturbedSweep:
                 self.soak.proxy.share = 0.0
             self.soak.log.write("over", kind=event.kind)
 
-    def _finish(self) -> None:
+    def _finish_attempt(self) -> None:
         """Count the events that had an effect, and end all faults so that they do not affect the next sweep."""
         self._end_due_events(now=float("inf"))
         self._count_effects()
@@ -424,17 +426,17 @@ class DisturbedSweep:
 
     def _count_recomputed(self) -> None:
         """Count the committed cells that were computed again; raise SoakError if any committed cell is gone."""
-        now = self.place.cells()
+        now = self.place.read_cells()
         again = [path for path, state in self.known_cells.items() if path in now and now[path] != state]
         gone = [path for path in self.known_cells if path not in now]
         self.soak.totals["cells"] += len(now) - len(self.known_cells)
         self.soak.totals["cells_again"] += len(again)
         self.known_cells = now
         if gone:
-            raise SoakError(f"committed cells are gone: {gone}")
+            raise SoakError(f"committed cells are missing from the store: {gone}")
 
 
-def _kill(pid: int) -> str | None:
+def _kill_process(pid: int) -> str | None:
     return f"pid {pid}" if kill_process(pid) else None
 
 
@@ -444,9 +446,8 @@ def _read_last_line(printed: Path) -> str:
 
 
 def require_no_traceback(printed: Path) -> None:
-    """Raise SoakError if the job printed a traceback."""
     if TRACEBACK_PATTERN.search(printed.read_text(errors="replace")):
-        raise SoakError(f"a traceback in {printed}")
+        raise SoakError(f"found a traceback in {printed}")
 
 
 def run_undisturbed(soak: Soak, machines: Machines, wanted: Set[tuple[str, str]]) -> None:
@@ -454,16 +455,16 @@ def run_undisturbed(soak: Soak, machines: Machines, wanted: Set[tuple[str, str]]
     place = soak.place("folder", "undisturbed")
     for bench, options in sorted(wanted, key=lambda one: (list(BENCH_STATES).index(one[0]), one[1])):
         place.set_bench_state(bench)
-        known, began = len(place.cells()), time.monotonic()
+        known, began = len(place.read_cells()), time.monotonic()
         soak.cells_of[bench, options] = 0
-        DisturbedSweep(soak, machines, place, Phase(bench, options, ())).run()
-        soak.undisturbed[bench, options] = place.newest()
-        soak.cells_of[bench, options] = len(place.cells()) - known
+        DisturbedSweep(soak, machines, place, SweepPhase(bench, options, ())).run()
+        soak.undisturbed[bench, options] = place.find_newest()
+        soak.cells_of[bench, options] = len(place.read_cells()) - known
         soak.seconds_undisturbed[bench, options] = time.monotonic() - began
         soak.log.write("undisturbed", bench=bench, options=options, cells=soak.cells_of[bench, options])
 
 
-def run_round(soak: Soak, machines: Machines, place: RoundStorage, drawn: Round) -> None:
+def run_round(soak: Soak, machines: Machines, place: RoundStorage, drawn: SoakRound) -> None:
     """Run a round's sweeps, comparing each with the undisturbed one; at the end, `jobs.gc` must find nothing."""
     damaged: list[str] = []
     for number, phase in enumerate(drawn.phases):
@@ -485,8 +486,8 @@ def run_round(soak: Soak, machines: Machines, place: RoundStorage, drawn: Round)
         soak.totals["sweeps"] += 1
     place.collect_garbage(damaged)
     _assert_equal(soak, place, drawn.phases[-1])
-    if left := place.leftovers():
-        raise SoakError(f"left in the store: {left}")
+    if left := place.find_leftovers():
+        raise SoakError(f"files left in the store: {left}")
 
 
 def run_job(soak: Soak, place: RoundStorage, job: str, name: str) -> None:
@@ -536,23 +537,23 @@ def _run_job_successfully(soak: Soak, job: str, name: str, words: Sequence[str])
         raise SoakError(f"jobs.{job} ended with {code}; see {printed}")
 
 
-def _assert_equal(soak: Soak, place: RoundStorage, phase: Phase) -> None:
+def _assert_equal(soak: Soak, place: RoundStorage, phase: SweepPhase) -> None:
     undisturbed = soak.undisturbed[phase.bench, phase.options]
-    assert_same_tables(place.newest(), undisturbed, rtol=TOLERANCE, storage=place.root.storage)
-    assert_same_counts(place.newest(), undisturbed, storage=place.root.storage)
+    assert_same_tables(place.find_newest(), undisturbed, rtol=TOLERANCE, storage=place.root.storage)
+    assert_same_counts(place.find_newest(), undisturbed, storage=place.root.storage)
     soak.log.write("equal", bench=phase.bench, options=phase.options)
 
 
-def run_soak(soak: Soak, minutes: float, most_rounds: int | None) -> str:
+def run_soak(soak: Soak, minutes: float, max_rounds: int | None) -> str:
     """Run rounds until the time is over, but at least one; return "equal" or "failed" for the summary."""
     place = None
     with Machines(soak.folder / "machines") as machines:
         try:
-            drawn_first = islice(draw_rounds(soak.seed), most_rounds or MIN_ROUNDS)
+            drawn_first = islice(draw_rounds(soak.seed), max_rounds or MIN_ROUNDS)
             wanted = {(phase.bench, phase.options) for drawn in drawn_first for phase in drawn.phases}
             run_undisturbed(soak, machines, wanted)
             for number, drawn in enumerate(draw_rounds(soak.seed)):
-                if number == most_rounds or (number and soak.log.seconds() > 60 * minutes):
+                if number == max_rounds or (number and soak.log.seconds() > 60 * minutes):
                     return "equal"
                 place = soak.place(drawn.store, f"round-{number}")
                 run_round(soak, machines, place, drawn)
@@ -578,11 +579,11 @@ def main(argv: list[str] | None = None) -> int:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     with (folder / "log.jsonl").open("w") as file, run_server() as server:
-        log = Log(sys.stdout, file)
+        log = EventLog(sys.stdout, file)
         proxy = FaultProxy(server, given.seed, share=0.0)
         with run_proxy(proxy) as endpoint:
             soak = Soak(given.seed, folder, server, proxy, endpoint, log)
-            proxy.valid = server.other(0).key
+            proxy.valid = server.with_extra_key(0).key
             result = run_soak(soak, given.minutes, given.rounds)
         log.write("summary", **_summarize(soak, result))
     return 0 if result == "equal" else 1

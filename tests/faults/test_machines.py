@@ -15,8 +15,8 @@ import pytest
 
 from plumbline.pipelines.store.runs import find_newest_run
 from plumbline.pipelines.store.store import Store
-from tests.bench_of import images, prompts, run_bench, write_rows
-from tests.commands import store_at
+from tests.bench_of import read_image_rows, read_prompt_rows, run_bench, write_rows
+from tests.commands import open_store_at
 from tests.faults.driving import (
     Cluster,
     Driver,
@@ -56,8 +56,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bench")
-    write_rows(folder / "prompts.parquet", prompts(N_IMAGES))
-    write_rows(folder / "images/atlas/00000.parquet", images("atlas", N_IMAGES), row_group=SHARD_ROWS)
+    write_rows(folder / "prompts.parquet", read_prompt_rows(N_IMAGES))
+    write_rows(folder / "images/atlas/00000.parquet", read_image_rows("atlas", N_IMAGES), row_group=SHARD_ROWS)
     return folder
 
 
@@ -66,7 +66,7 @@ def undisturbed(bench: Path, tmp_path: Path) -> pd.DataFrame:
     """Return the scores of an undisturbed run in this process."""
     store = str(tmp_path / "undisturbed")
     run_bench(bench, store, *OVERRIDES)
-    return read_newest_scores(store_at(store))
+    return read_newest_scores(open_store_at(store))
 
 
 def read_newest_scores(store: Store) -> pd.DataFrame:
@@ -88,14 +88,14 @@ def test_a_sweep_waits_for_late_machines_and_loses_nothing_with_a_lost_machine(
     cluster: Cluster, bench: Path, bucket: str, s3_server: S3Server, undisturbed: pd.DataFrame
 ) -> None:
     """The logs of the machines contain none of the credentials that the driver passes to them."""
-    store = store_at(bucket)
+    store = open_store_at(bucket)
     with run_sweep(cluster, bench, bucket, *WORKER_POOLS) as job, ExitStack() as stack:
         assert wait_until(
-            lambda: "for machines to join: stage image_statistics" in job.printed.read_text() or job.ended()
+            lambda: "for machines to join: stage image_statistics" in job.printed.read_text() or job.has_ended()
         )
         nodes = [stack.enter_context(cluster.node(WORKER_LABEL)) for _ in range(2)]
-        assert wait_until(lambda: count_committed(store) > 2 or job.ended())
-        assert not job.ended(), job.printed.read_text()
+        assert wait_until(lambda: count_committed(store) > 2 or job.has_ended())
+        assert not job.has_ended(), job.printed.read_text()
         lost, *_ = find_working_nodes(nodes)
         lost.kill()
         assert job.process.wait(240) == 0, job.printed.read_text()
@@ -104,12 +104,12 @@ def test_a_sweep_waits_for_late_machines_and_loses_nothing_with_a_lost_machine(
 
 
 @pytest.mark.slow
-def test_a_raylet_that_dies_while_workers_start_costs_nothing_and_leaves_no_traceback(
+def test_a_raylet_that_dies_while_workers_start_loses_nothing_and_leaves_no_traceback(
     cluster: Cluster, bench: Path, tmp_path: Path, undisturbed: pd.DataFrame
 ) -> None:
-    store = store_at(tmp_path / "store")
+    store = open_store_at(tmp_path / "store")
     with cluster.node(WORKER_LABEL) as node, run_sweep(cluster, bench, store.place.url, *WORKER_POOLS) as job:
-        assert wait_until(lambda: bool(list_workers(node)) or job.ended())
+        assert wait_until(lambda: bool(list_workers(node)) or job.has_ended())
         for pid in list_actors(node, "raylet/raylet"):
             kill_process(pid)
         with cluster.node(WORKER_LABEL):
@@ -119,7 +119,6 @@ def test_a_raylet_that_dies_while_workers_start_costs_nothing_and_leaves_no_trac
 
 
 def find_secret(folder: Path, secret: str) -> list[str]:
-    """Return the files in a folder that contain a secret."""
     found = subprocess.run(["grep", "-rlas", "--devices=skip", secret, folder], capture_output=True, text=True)
     return found.stdout.splitlines()
 
@@ -181,15 +180,15 @@ def test_a_run_that_lost_all_workers_continues_when_a_machine_joins(
     cluster: Cluster, bench: Path, bucket: str, undisturbed: pd.DataFrame
 ) -> None:
     """The run also continues if the process of the progress log is killed."""
-    store = store_at(bucket)
+    store = open_store_at(bucket)
     with cluster.node(WORKER_LABEL) as lost, run_sweep(cluster, bench, bucket, *WORKER_POOLS) as job:
-        assert wait_until(lambda: count_committed(store) > 2 or job.ended())
+        assert wait_until(lambda: count_committed(store) > 2 or job.has_ended())
         (log,) = list_actors(cluster.head.node, "ProgressLog")
         os.kill(log, signal.SIGKILL)
         known = count_committed(store)
-        assert wait_until(lambda: count_committed(store) > known or job.ended())
+        assert wait_until(lambda: count_committed(store) > known or job.has_ended())
         lost.kill()
-        assert wait_until(lambda: "for machines to join" in job.printed.read_text() or job.ended())
+        assert wait_until(lambda: "for machines to join" in job.printed.read_text() or job.has_ended())
         with cluster.node(WORKER_LABEL):
             assert job.process.wait(240) == 0, job.printed.read_text()
     pd.testing.assert_frame_equal(read_newest_scores(store), undisturbed, rtol=1e-5)
@@ -232,7 +231,9 @@ def test_two_sweeps_that_need_the_same_resources_both_end_and_report_their_wait(
     cluster: Cluster, bench: Path, tmp_path: Path
 ) -> None:
     def is_waiting(job: Driver) -> bool:
-        return "waiting for room on the cluster for image_statistics, scores" in job.printed.read_text() or job.ended()
+        return (
+            "waiting for room on the cluster for image_statistics, scores" in job.printed.read_text() or job.has_ended()
+        )
 
     def name_store(name: str) -> str:
         return str(tmp_path / name)
@@ -259,18 +260,18 @@ def test_two_sweeps_that_need_the_same_resources_both_end_and_report_their_wait(
 @pytest.mark.slow
 def test_a_machine_that_joins_a_running_sweep_is_used(cluster: Cluster, tmp_path: Path) -> None:
     """The worker on the first machine is stopped, so only a worker on the second can continue."""
-    write_rows(tmp_path / "prompts.parquet", prompts(N_MANY_IMAGES))
-    write_rows(tmp_path / "images/atlas/00000.parquet", images("atlas", N_MANY_IMAGES), row_group=SHARD_ROWS)
-    store = store_at(tmp_path / "store")
+    write_rows(tmp_path / "prompts.parquet", read_prompt_rows(N_MANY_IMAGES))
+    write_rows(tmp_path / "images/atlas/00000.parquet", read_image_rows("atlas", N_MANY_IMAGES), row_group=SHARD_ROWS)
+    store = open_store_at(tmp_path / "store")
     pools = ("+cluster.pools.image_statistics={num_cpus:1,max_size:2,labels:{kind:worker}}",)
     with cluster.node(WORKER_LABEL) as node, run_sweep(cluster, tmp_path, store.place.url, *pools) as job:
-        assert wait_until(lambda: count_committed(store) > 0 or job.ended())
+        assert wait_until(lambda: count_committed(store) > 0 or job.has_ended())
         (worker,) = list_workers(node)
         os.kill(worker, signal.SIGSTOP)
         before = count_committed(store)
         with cluster.node(WORKER_LABEL) as joined:
-            assert wait_until(lambda: len(list_workers(joined)) > 0 or job.ended())
-            assert wait_until(lambda: count_committed(store) > before or job.ended())
+            assert wait_until(lambda: len(list_workers(joined)) > 0 or job.has_ended())
+            assert wait_until(lambda: count_committed(store) > before or job.has_ended())
             os.kill(worker, signal.SIGCONT)
             assert job.process.wait(240) == 0, job.printed.read_text()
     assert count_committed(store) == N_MANY_IMAGES // SHARD_ROWS > before

@@ -10,21 +10,21 @@ from plumbline.pipelines.running.errors import RunnerError
 from plumbline.pipelines.sweeps.results import FinishedSweep
 from tests.bench_of import (
     SHAPES_FOLDER,
-    images,
+    make_sweep_config,
     plan_bench,
+    read_image_rows,
     run_bench,
     run_config,
     run_plan,
-    sweep_config,
     write_benchmark,
     write_rows,
 )
-from tests.faults.hook import BAIT, DEADLY_MARK, HANGING_CALL, HANGING_MARK
+from tests.faults.hook import BAIT_MARK, DEADLY_MARK, HANGING_IMAGE_ID, HANGING_MARK
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")
 
 
-def sweep_marked(
+def sweep_marked_images(
     marks: dict[int, bytes], tmp_path: Path, *overrides: str
 ) -> tuple[FinishedSweep, list[dict[str, Any]]]:
     """Sweep over twelve images in three shards; `marks` contains bytes to append to images, by position.
@@ -32,11 +32,11 @@ def sweep_marked(
     Return the finished sweep, and the rows that it read.
     """
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=12)
-    rows = images("atlas", 12)
+    rows = read_image_rows("atlas", 12)
     for row, mark in marks.items():
         rows[row]["image"] += mark
     write_rows(folder / "images/atlas/00000.parquet", rows)
-    config = sweep_config(folder, tmp_path / "store", *overrides, "cluster=local")
+    config = make_sweep_config(folder, tmp_path / "store", *overrides, "cluster=local")
     return run_config(config), rows
 
 
@@ -44,9 +44,9 @@ def list_failed_ids(done: FinishedSweep) -> set[str]:
     return {row["image_id"] for row in done.results.read_scores().to_pylist() if row["score"] is None}
 
 
-BOTH_MARKS = {5: DEADLY_MARK, 10: HANGING_MARK}
-CASES = [("edge_density", 3, {6: HANGING_MARK}), *(pytest.param(*case, BOTH_MARKS, marks=pytest.mark.slow) for case in
-         (("edge_density", 3), ("edge_density", 1), ("clipscore", 2), ("vqascore", 1)))]  # fmt: skip
+MARK_BY_POSITION = {5: DEADLY_MARK, 10: HANGING_MARK}
+CASES = [("edge_density", 3, {6: HANGING_MARK}), *(pytest.param(*case, MARK_BY_POSITION, marks=pytest.mark.slow)
+         for case in (("edge_density", 3), ("edge_density", 1), ("clipscore", 2), ("vqascore", 1)))]  # fmt: skip
 """Cases (metric, shards per call, bytes to append to images by position).
 
 Only the first case is fast: its metric needs no model, so replacement workers import no model libraries, and its only
@@ -60,7 +60,7 @@ def test_rows_that_kill_their_worker_or_hang_are_left_out_and_their_shards_are_s
 ) -> None:
     deadlines = [f"cluster.pools.{stage}.deadline=5" for stage in ("answers", "similarities")]
     overrides = (f"metric=[{metric}]", "cluster.default.deadline=5", *deadlines, f"cluster.bundle={bundle}")
-    done, rows = sweep_marked(marks, tmp_path, *overrides)
+    done, rows = sweep_marked_images(marks, tmp_path, *overrides)
     assert list_failed_ids(done) == {rows[row]["image_id"] for row in marks}
     errors = done.results.read_errors().to_pylist()
     assert [(error["kind"], error["retryable"]) for error in errors] == [("killed_worker", True)] * len(marks)
@@ -69,12 +69,12 @@ def test_rows_that_kill_their_worker_or_hang_are_left_out_and_their_shards_are_s
 @pytest.mark.slow
 def test_the_deadline_ends_a_model_call_that_hangs_and_its_row_is_left_out(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=4)
-    rows = images("atlas", 4)
-    rows[1]["image_id"] = HANGING_CALL
+    rows = read_image_rows("atlas", 4)
+    rows[1]["image_id"] = HANGING_IMAGE_ID
     write_rows(folder / "images/atlas/00000.parquet", rows)
     overrides = ("metric=[clipscore]", "cluster.pools.similarities.deadline=5")
     done = run_bench(folder, tmp_path / "store", *overrides, "cluster=local")
-    assert list_failed_ids(done) == {HANGING_CALL}
+    assert list_failed_ids(done) == {HANGING_IMAGE_ID}
     (error,) = done.results.read_errors().to_pylist()
     assert (error["kind"], error["retryable"]) == ("killed_worker", True)
 
@@ -82,7 +82,7 @@ def test_the_deadline_ends_a_model_call_that_hangs_and_its_row_is_left_out(tmp_p
 @pytest.mark.slow
 def test_a_shard_that_keeps_killing_workers_fails_alone_and_the_next_run_tries_it_again(tmp_path: Path) -> None:
     overrides = ("metric=[edge_density]", "cluster.max_attempts=2")
-    done, rows = sweep_marked({4: DEADLY_MARK, 6: DEADLY_MARK}, tmp_path, *overrides)
+    done, rows = sweep_marked_images({4: DEADLY_MARK, 6: DEADLY_MARK}, tmp_path, *overrides)
     assert list_failed_ids(done) == {row["image_id"] for row in rows[4:8]}
     assert {e["message"] for e in done.results.read_errors().to_pylist()} == {"the worker died 2 times on this shard"}
     assert (done.exit_code, len(done.results.read_scores())) == (1, 12)
@@ -95,10 +95,10 @@ def test_a_shard_that_keeps_killing_workers_fails_alone_and_the_next_run_tries_i
 def test_a_sweep_with_retry_failed_tries_an_abandoned_shard_again(tmp_path: Path) -> None:
     """The image of the shard blocks the first process that decodes it, until the deadline, but not the second."""
     overrides = ("metric=[edge_density]", "cluster.max_attempts=1", "cluster.default.deadline=5")
-    done, rows = sweep_marked({5: BAIT + str(tmp_path / "pid").encode()}, tmp_path, *overrides)
+    done, rows = sweep_marked_images({5: BAIT_MARK + str(tmp_path / "pid").encode()}, tmp_path, *overrides)
     assert list_failed_ids(done) == {row["image_id"] for row in rows[4:8]}
-    write_rows(tmp_path / "bench/images/flint/00000.parquet", images("flint", 12))
-    config = sweep_config(tmp_path / "bench", tmp_path / "store", "cluster=local", *overrides, "retry_failed=true")
+    write_rows(tmp_path / "bench/images/flint/00000.parquet", read_image_rows("flint", 12))
+    config = make_sweep_config(tmp_path / "bench", tmp_path / "store", "cluster=local", *overrides, "retry_failed=true")
     again = run_config(config)
     assert (again.computed, again.retried) == (2, (4, 4))
     assert {error["kind"] for error in again.results.read_errors().to_pylist()} == {"not_computed"}

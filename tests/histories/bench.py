@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tests.bench_of import SHAPES_FOLDER, prompts
+from tests.bench_of import SHAPES_FOLDER, read_prompt_rows
 
 GENERATORS = ("atlas", "drift", "flint", "garnet")
 MAX_GROUP = 9
@@ -25,7 +25,7 @@ def read_images(generator: str) -> dict[str, bytes]:
 
 
 @dataclass(kw_only=True)
-class Bench:
+class ChangingBench:
     """The benchmark's current rows, and the folder with the files that contain them."""
 
     folder: Path
@@ -40,14 +40,13 @@ class Bench:
 
     def begin(self, count: int, generators: int) -> None:
         """Start with `count` random prompts of the embedded benchmark, and images by `generators` generators."""
-        self.spare = self.chance.sample(prompts(256), 256)
+        self.spare = self.chance.sample(read_prompt_rows(256), 256)
         self.prompts = [self.spare.pop() for _ in range(count)]
         for name in GENERATORS[:generators]:
             self.add_generator(name)
         self.write_prompts()
 
     def write_prompts(self) -> None:
-        """Write the prompt file."""
         self.version += 1
         self.folder.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.Table.from_pylist(self.prompts), self.folder / "prompts.parquet")
@@ -117,7 +116,6 @@ class Bench:
             self.write_images(name)
 
     def shuffle_prompts(self) -> None:
-        """Shuffle the rows of the prompt file."""
         self.chance.shuffle(self.prompts)
         self.write_prompts()
 
@@ -156,14 +154,13 @@ class Bench:
         self.write_images(name)
 
     def move_images(self) -> None:
-        """Move the image files to another folder."""
         self.version += 1
         moved = f"images-{self.version}"
         (self.folder / self.images).rename(self.folder / moved)
         self.images = moved
 
 
-CHANGES = (
+CHANGE_METHODS = (
     "add_generator",
     "edit_prompt",
     "add_prompt",

@@ -78,11 +78,11 @@ def damage(store: Path, way: str, chance: Random) -> str:
         found = list_files_by_kind(store)
         if found:
             kind = chance.choice([*sorted(found), *(["cell"] * len(found) if "cell" in found else [])])
-            damaged.append(_damage_one_of(store, found[kind], way, chance))
+            damaged.append(_damage_random_cell(store, found[kind], way, chance))
     return ", ".join(filter(None, damaged)) or "nothing harmed"
 
 
-def _damage_one_of(store: Path, files: list[Path], way: str, chance: Random) -> str:
+def _damage_random_cell(store: Path, files: list[Path], way: str, chance: Random) -> str:
     """Damage one of the newest files; return an empty string if nothing changed."""
     path = chance.choice(files[-8:])
     strangers = _find_other_recipes(store, path, files)
@@ -134,13 +134,13 @@ def _find_other_recipes(store: Path, path: Path, files: list[Path]) -> list[Path
 
 
 def _misplace_cell(store: Path, path: Path, stranger: Path) -> str:
-    """Move the cell at `path` to the folder of `stranger`, a cell with another recipe; describe the move."""
+    """Move the cell at `path` to the folder of `stranger`, a cell with another recipe; return a description."""
     path.rename(stranger.with_name(path.name))
     return f"misplace {path.relative_to(store)} to {stranger.parent.relative_to(store)}"
 
 
 def damage_content(content: bytes, way: str, chance: Random, others: list[Path] | None = None) -> bytes | None:
-    """Return content damaged in the given way (one of WAYS), or None if the file is deleted.
+    """Return content damaged in the given way (one of DAMAGE_WAYS), or None if the file is deleted.
 
     `others` are files of the same kind, one of which provides the content if the way is `swap`.
     """

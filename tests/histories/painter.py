@@ -19,7 +19,6 @@ IMAGE_SIDE = 24
 
 
 def paint(prompt: str) -> bytes:
-    """Return the image for a prompt, as PNG."""
     chance = Random(prompt)
     image = Image.new(
         "RGB", (IMAGE_SIDE, IMAGE_SIDE), (chance.randrange(256), chance.randrange(256), chance.randrange(256))

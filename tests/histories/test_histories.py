@@ -21,7 +21,7 @@ from plumbline.jobs import gc, report, status, sweep
 from plumbline.jobs.command import Command, JobTerminated, run_job
 from plumbline.jobs.table import JOBS
 from tests.faults.outcomes import assert_same_counts, assert_same_tables
-from tests.histories.bench import CHANGES, Bench
+from tests.histories.bench import CHANGE_METHODS, ChangingBench
 from tests.histories.damage import DAMAGE_WAYS, DRAWN_DAMAGE_WAYS, damage, damage_images, list_files_by_kind
 from tests.histories.painter import PAINTER, Painter
 from tests.operators.models.endpoint import KEY, KEY_VARIABLE
@@ -32,7 +32,7 @@ COMPLETE_SWEEP_PATTERN = re.compile(
 EXIT_CODES = {0, 1, 2}
 SMALL_SIZES, LARGE_SIZES = (4, 9), (66, 80)
 """Numbers of prompts of a small benchmark, and of one for which an adaptive sweep needs several rounds."""
-SHARE_OF_LARGE = 0.25
+LARGE_BENCHMARK_SHARE = 0.25
 Step = tuple[Any, ...]
 """Name of a step, and its random arguments."""
 TOLERANCE = 1e-5
@@ -46,9 +46,9 @@ class History:
         self.painter = painter
         self.folder, self.store = folder, folder / "store"
         self.chance = Random(seed)
-        self.large = self.chance.random() < SHARE_OF_LARGE
+        self.large = self.chance.random() < LARGE_BENCHMARK_SHARE
         self.shard_rows = self.chance.randint(1, 9)
-        self.bench = Bench(folder=folder / "bench", chance=self.chance)
+        self.bench = ChangingBench(folder=folder / "bench", chance=self.chance)
         self.bench.begin(self.chance.randint(*(LARGE_SIZES if self.large else SMALL_SIZES)), self.chance.randint(2, 3))
         self.calm: dict[tuple[Any, ...], Path] = {}
         self.log: list[str] = []
@@ -62,7 +62,7 @@ class History:
 
     def sweep(self, metrics: str, flags: tuple[str, ...]) -> str:
         """Run a sweep, and assert that its tables equal those of a fresh store; return the run's id for the log."""
-        options = self._options(metrics, flags)
+        options = self._list_options(metrics, flags)
         code, printed = self._sweep(self.store, *options)
         run = assert_complete(code, printed)
         assert (self.store / "runs/latest").read_text().split()[0] == run, printed
@@ -75,15 +75,15 @@ class History:
         return f"run {run}"
 
     def change(self, change: str) -> None:
-        """Change the benchmark with the method of Bench that is called `change`."""
+        """Change the benchmark with the method of ChangingBench that is called `change`."""
         getattr(self.bench, change)()
 
     def damage(self, way: str) -> str:
-        """Damage some of the store's files, and describe the damage for the log."""
+        """Damage some of the store's files; return a description of the damage for the log."""
         return damage(self.store, way, self.chance)
 
     def draw(self, way: str) -> str:
-        """Damage the generated images, then generate them again and assert that all are right; describe the damage."""
+        """Damage the generated images, generate them again and assert that all are right; return a description."""
         images = self.bench.folder / self.bench.images
         harmed = damage_images(images, PAINTER, way, self.chance)
         self.bench.version += 1
@@ -121,7 +121,7 @@ class History:
         code = 143
         with contextlib.suppress(JobTerminated):
             try:
-                code, printed = self._sweep(self.store, *self._options(metrics, flags))
+                code, printed = self._sweep(self.store, *self._list_options(metrics, flags))
                 assert code in EXIT_CODES | {143}, printed
             finally:
                 armed.clear()  # ignore a signal that comes late
@@ -129,14 +129,17 @@ class History:
         return f"exit code {code}"
 
     def look(self, job: str) -> str:
-        """Run a job that cleans up, reports or lists the damaged store; assert that it ends with a known exit code."""
+        """Run a job that cleans up, reports or lists the damaged store; return its exit code for the log.
+
+        The exit code must be one of EXIT_CODES.
+        """
         chosen = {"gc": (gc, ["delete=true", "grace_days=0"]), "report": (report, []), "status": (status, [])}
         module, arguments = chosen[job]
         code, printed = run(module.COMMAND, module.main, [f"store={self.store}", *arguments])
         assert code in EXIT_CODES, printed
         return f"exit code {code}"
 
-    def _options(self, metrics: str, flags: tuple[str, ...]) -> tuple[str, ...]:
+    def _list_options(self, metrics: str, flags: tuple[str, ...]) -> tuple[str, ...]:
         return ("metric=[clipscore]" if self.large else metrics, *flags)
 
     def _sweep(self, store: Path, *options: str) -> tuple[int, str]:
@@ -176,8 +179,8 @@ DRAWING_STEPS = [st.tuples(st.just("draw"), st.sampled_from(DRAWN_DAMAGE_WAYS))]
 STEPS = st.one_of(
     st.tuples(st.just("damage"), st.sampled_from(DAMAGE_WAYS)),
     st.tuples(st.just("damage"), st.sampled_from(DAMAGE_WAYS)),
-    st.tuples(st.just("change"), st.sampled_from(CHANGES)),
-    st.tuples(st.just("change"), st.sampled_from(CHANGES)),
+    st.tuples(st.just("change"), st.sampled_from(CHANGE_METHODS)),
+    st.tuples(st.just("change"), st.sampled_from(CHANGE_METHODS)),
     *DRAWING_STEPS,
     st.tuples(st.just("die"), st.floats(0, 1)),
     st.tuples(st.just("stop"), st.floats(0, 1.5), *SWEEPS),
@@ -187,7 +190,7 @@ STEPS = st.one_of(
 
 
 def draw_rounds(max_rounds: int) -> st.SearchStrategy[list[tuple[list[Step], Step]]]:
-    """Draw 2 to `max_rounds` rounds, each with one to three steps and a final sweep."""
+    """Return a strategy for 2 to `max_rounds` rounds, each with one to three steps and a final sweep."""
     sweep = st.tuples(st.just("sweep"), *SWEEPS)
     return st.lists(st.tuples(st.lists(STEPS, min_size=1, max_size=3), sweep), min_size=2, max_size=max_rounds)
 

@@ -23,18 +23,17 @@ from plumbline.jobs.table import JOBS
 from plumbline.operators.models.families import FAMILIES
 from plumbline.pipelines.plans.sweep_config import StatusConfig, SweepConfig, read_config
 from plumbline.pipelines.sources.question_packs import PACKS
-from tests.commands import config_of, printed, refusal, run, store_at
+from tests.commands import load_job_config, open_store_at, run, run_for_output, run_refused
 from tests.files import write_files
 from tests.operators.tiny import draw_image
 
 ROOT = Path(__file__).parent.parent.parent
 
-ROLES = ("vqa", "clip", "llm", "nli", "matcher")
-OWN_BENCHMARK = ("benchmark.prompts=p", "benchmark.images=i")
+MODEL_ROLES = ("vqa", "clip", "llm", "nli", "matcher")
+OWN_BENCHMARK_OPTIONS = ("benchmark.prompts=p", "benchmark.images=i")
 
 
 def read_example(name: str) -> list[str]:
-    """Return the words of the last example in a job's help."""
     *_, last = list_examples(name)
     return shlex.split(last.removeprefix(f"plumbline {name}"))
 
@@ -52,7 +51,7 @@ def list_options(config: Any, path: str = "") -> Iterator[str]:
 def test_every_option_of_a_job_is_a_key_of_its_configuration(name: str) -> None:
     """Each option can be set with KEY=VALUE, without a +."""
     config = parse_words(name, *read_example(name))
-    written = set(list_dotted_keys(yaml.safe_load(printed(name, *read_example(name), "--config"))))
+    written = set(list_dotted_keys(yaml.safe_load(run_for_output(name, *read_example(name), "--config"))))
     assert {key for key in set(list_options(config)) - written if not key.startswith("taxonomy.")} == set()
 
 
@@ -72,7 +71,7 @@ def test_one_word_runs_a_shipped_vllm_model_on_transformers() -> None:
 
 @cache
 def list_keys_of_own_images() -> set[str]:
-    return set(list_dotted_keys(load_values(get_command("sweep"), ["sweep=own_images", *OWN_BENCHMARK])))
+    return set(list_dotted_keys(load_values(get_command("sweep"), ["sweep=own_images", *OWN_BENCHMARK_OPTIONS])))
 
 
 @pytest.mark.parametrize("benchmark", list_choice_names("benchmark", None))
@@ -93,21 +92,21 @@ def test_only_models_that_resize_images_have_the_key_max_pixels() -> None:
         "--config",
     ]
     assert (
-        yaml.safe_load(printed("sweep", "model@models.vqa=qwen2_5_vl_7b", *given))["models"]["vqa"]["max_pixels"]
+        yaml.safe_load(run_for_output("sweep", "model@models.vqa=qwen2_5_vl_7b", *given))["models"]["vqa"]["max_pixels"]
         == 262144
     )
-    assert "'models.vqa.max_pixels': an option of vlm, not of this model" in refusal("sweep", *given, code=64)
+    assert "'models.vqa.max_pixels': an option of vlm, not of this model" in run_refused("sweep", *given, code=64)
 
 
 def test_models_are_chosen_together_or_one_by_one() -> None:
-    given = ["sweep=own_images", *OWN_BENCHMARK]
+    given = ["sweep=own_images", *OWN_BENCHMARK_OPTIONS]
     tiny = load_values(get_command("sweep"), [*given, "models=shapes"])["models"]
     assert [Path(model["checkpoint"]).name for model in tiny.values()] == [
         "clip-flant5-shapes", "clip-shapes", "question-writer-shapes", "nli-shapes", "clip-shapes",
-        *(["PP-OCRv6_small"] if "rapidocr" in FAMILIES else []),
+        "pair-judge-shapes", *(["PP-OCRv6_small"] if "rapidocr" in FAMILIES else []),
     ]  # fmt: skip
     one = load_values(get_command("sweep"), [*given, "model@models.vqa=clip_flant5_xxl"])["models"]
-    assert [one[role]["checkpoint"] for role in ROLES] == [
+    assert [one[role]["checkpoint"] for role in MODEL_ROLES] == [
         "zhiqiulin/clip-flant5-xxl", "openai/clip-vit-base-patch32", "Qwen/Qwen2.5-7B-Instruct",
         "google/t5_xxl_true_nli_mixture", "sentence-transformers/all-MiniLM-L6-v2"
     ]  # fmt: skip
@@ -115,18 +114,18 @@ def test_models_are_chosen_together_or_one_by_one() -> None:
 
 def test_a_hosted_model_can_write_the_questions() -> None:
     given = ["sweep=shapes", "model@models.llm=api", "models.llm.checkpoint=some-model", "models.llm.endpoint=null"]
-    assert config_of("sweep", *given).models["llm"].family == "openai"
+    assert load_job_config("sweep", *given).models["llm"].family == "openai"
 
 
 @pytest.mark.parametrize("protocol", list_choice_names("protocol", None))
 def test_every_ready_made_protocol_is_valid(protocol: str) -> None:
     path = "test_captions.json" if protocol == "pick_a_pic_clean" else "p"
-    assert config_of("metaeval", f"protocol={protocol}", f"protocol.path={path}").protocol.path == path
+    assert load_job_config("metaeval", f"protocol={protocol}", f"protocol.path={path}").protocol.path == path
 
 
 @pytest.mark.parametrize("adaptive", list_choice_names("adaptive", None))
 def test_every_ready_made_adaptive_setting_is_valid(adaptive: str) -> None:
-    config = config_of("sweep", "sweep=shapes", f"adaptive={adaptive}")
+    config = load_job_config("sweep", "sweep=shapes", f"adaptive={adaptive}")
     assert config.adaptive is not None
 
 
@@ -145,8 +144,10 @@ def test_every_ready_made_sweep_and_cluster_is_valid_with_every_metric(sweep: st
     asked = ["benchmark.questions=s3://b/questions.csv", "benchmark.question_pack=dsg_1k"]
     asked += ["benchmark.columns.source=source"]
     asked += ["benchmark.columns.source_caption=was", "benchmark.columns.target_caption=wanted"]
-    own = OWN_BENCHMARK if sweep == "own_images" else ()
-    config = config_of("sweep", f"sweep={sweep}", *own, everything, *asked, "models=released", f"cluster={cluster}")
+    own = OWN_BENCHMARK_OPTIONS if sweep == "own_images" else ()
+    config = load_job_config(
+        "sweep", f"sweep={sweep}", *own, everything, *asked, "models=released", f"cluster={cluster}"
+    )
     assert set(metrics) - set(config.metrics) == {"vqascore_templates"}, "a choice of several metrics"
 
 
@@ -188,7 +189,10 @@ def test_every_ready_made_sweep_and_cluster_is_valid_with_every_metric(sweep: st
             ["models.vqa.engine=vllm"],
             "config key 'models.vqa.engine': an option of causal_lm and vlm, not of this model; remove it",
         ),
-        (["+models.vqa.engine=vllm"], "engine: an option of causal_lm and vlm; remove it from this clip_flant5 model"),
+        (
+            ["+models.vqa.engine=vllm"],
+            "engine: this option belongs to causal_lm and vlm; remove it from this clip_flant5 model",
+        ),
         (["sweep=own_images"], "config key 'benchmark.images' is required; set it"),
         (["~benchmark.nothing"], "config key 'benchmark.nothing' cannot be removed: the key does not exist"),
         (["store@other=a"], "store@other=a: 'store' is not a group of choices; remove @other"),
@@ -213,7 +217,7 @@ def test_a_wrong_command_line_is_refused_in_one_line_with_the_remedy_and_without
     words: list[str], complaint: str
 ) -> None:
     given = words if words[0] in JOBS else ["sweep", "sweep=shapes", "dry_run=true", *words]
-    line = refusal(*given, code=64)
+    line = run_refused(*given, code=64)
     assert line.startswith("error: ") and complaint in line
     assert not any(foreign in line.casefold() for foreign in ("hydra", "override", "input should", "eof", "multirun"))
 
@@ -233,12 +237,11 @@ def test_a_wrong_command_line_is_refused_in_one_line_with_the_remedy_and_without
     ],
 )
 def test_a_command_line_that_names_something_missing_has_another_exit_code(word: str, complaint: str) -> None:
-    line = refusal("sweep", "sweep=shapes", "dry_run=true", word, code=1)
+    line = run_refused("sweep", "sweep=shapes", "dry_run=true", word, code=1)
     assert line.startswith("error: ") and complaint in line
 
 
 def parse_words(job: str, *words: str) -> Any:
-    """Return the configuration that a job reads from the given command-line words."""
     given: list[Any] = []
     assert run_job(get_command(job), lambda config: given.append(config) or 0, words) == 0
     return given[0]
@@ -271,8 +274,8 @@ def test_a_word_without_a_key_is_the_jobs_main_input() -> None:
     assert parse_words("score", "outputs").benchmark.images == "outputs"
     assert parse_words("report", "20260101-000000").run == "20260101-000000"
     assert parse_words("gc", "s3://bucket/store").store == "s3://bucket/store"
-    assert "'outputs': expected KEY=VALUE, such as" in refusal("ingest", "outputs", code=64)
-    unsaid = refusal("sweep", *OWN_BENCHMARK, code=64)
+    assert "'outputs': expected KEY=VALUE, such as" in run_refused("ingest", "outputs", code=64)
+    unsaid = run_refused("sweep", *OWN_BENCHMARK_OPTIONS, code=64)
     assert "'sweep' is required; choose one: sweep=gecko_ablation, sweep=own_images" in unsaid
 
 
@@ -316,19 +319,19 @@ def run_status(*, store: Path, **options: Any) -> subprocess.CompletedProcess[st
     return subprocess.run(command, stderr=subprocess.PIPE, text=True, cwd=ROOT, **options)
 
 
-def assert_in_one_line(done: subprocess.CompletedProcess[str], remedy: str) -> None:
+def assert_one_line_error(done: subprocess.CompletedProcess[str], remedy: str) -> None:
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: ") and remedy in line
 
 
 def test_output_that_cannot_be_written_is_reported_in_one_line(tmp_path: Path) -> None:
-    store_at(tmp_path).check()
+    open_store_at(tmp_path).check()
     with Path("/dev/full").open("w") as full:
-        assert_in_one_line(run_status(store=tmp_path, stdout=full), "the disk is full: free some space")
+        assert_one_line_error(run_status(store=tmp_path, stdout=full), "the disk is full: free some space")
     reading, writing = os.pipe()
     os.close(reading)
-    assert_in_one_line(run_status(store=tmp_path, stdout=writing), "the program that read the output has ended")
+    assert_one_line_error(run_status(store=tmp_path, stdout=writing), "the program that read the output has ended")
     os.close(writing)
 
 
@@ -340,7 +343,7 @@ def test_too_little_address_space_is_refused_before_libraries_are_loaded(tmp_pat
     done = subprocess.run(["/bin/sh", "-c", limit], capture_output=True, text=True, cwd=ROOT)
     imports = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
     done.stderr = "\n".join(line for line in done.stderr.splitlines() if line not in imports)
-    assert_in_one_line(done, "raise the limit (ulimit -v)")
+    assert_one_line_error(done, "raise the limit (ulimit -v)")
     assert not any("numpy" in line or "pyarrow" in line for line in imports)
 
 
@@ -348,7 +351,7 @@ def test_memory_that_runs_out_later_is_reported_in_one_line() -> None:
     program = "import jobs; jobs.prepare_process(); bytearray(1 << 62)"  # larger than any address space
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-    assert_in_one_line(done, "memory ran out: raise its limit (ulimit -v)")
+    assert_one_line_error(done, "memory ran out: raise its limit (ulimit -v)")
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RecursionError("too deep"), OSError(40, "Too many levels")], ids=repr)
@@ -365,11 +368,11 @@ def test_a_users_config_folder_adds_choices(tmp_path: Path) -> None:
     mine = "# @package _global_\ndefaults:\n  - /sweep/shapes\n  - _self_\nmax_failed: 0.5\n"
     write_files(tmp_path, {"sweep/mine.yaml": mine})
     assert parse_words("sweep", "sweep=mine", f"--config-dir={tmp_path}").max_failed == 0.5
-    assert "no such folder" in refusal("sweep", "sweep=mine", "--config-dir=/nowhere", code=64)
+    assert "no such folder" in run_refused("sweep", "sweep=mine", "--config-dir=/nowhere", code=64)
     assert "sweep=gecko_ablation | mine | own_images" in describe_options("sweep", SweepConfig, str(tmp_path))
 
 
-BROKEN_YAML = {
+BROKEN_YAML_FILES = {
     "tab": b"name: x\n\tprompts: y\n", "unclosed": b"name: [1, 2\n", "quote": b'name: "x\n', "colon": b"name: a: b\n",
     "binary": b"\xff\xfe\x00", "zero": b"name: \x00\n", "tag": b"name: !!python/object/apply:os.system ['true']\n",
     "twice": b"name: a\nname: b\n", "anchor": b"name: *missing\n", "circle": b"a: &x [*x]\n", "brace": b"name: ${\n",
@@ -380,12 +383,12 @@ BROKEN_YAML = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("content", BROKEN_YAML.values(), ids=BROKEN_YAML)
+@pytest.mark.parametrize("content", BROKEN_YAML_FILES.values(), ids=BROKEN_YAML_FILES)
 @pytest.mark.parametrize("group", ["benchmark", "sweep"])
 def test_a_users_file_that_is_not_yaml_is_refused_in_one_line(group: str, content: bytes, tmp_path: Path) -> None:
     file = write_files(tmp_path, {f"{group}/mine.yaml": content}) / group / "mine.yaml"
     given = ["sweep=mine"] if group == "sweep" else ["sweep=shapes", "benchmark=mine"]
-    line = refusal("sweep", *given, "dry_run=true", f"--config-dir={tmp_path}", code=64)
+    line = run_refused("sweep", *given, "dry_run=true", f"--config-dir={tmp_path}", code=64)
     assert line.startswith(f"error: {file}: expected YAML") and line.endswith("; correct the file") and len(line) < 500
 
 
@@ -402,7 +405,7 @@ DOUBLING_VALUES = {
 
 def assert_refused_for_its_length(folder: Path, values: Mapping[str, str]) -> None:
     write_files(folder, {"cluster/mine.yaml": "".join(f"{name}: {value}\n" for name, value in values.items())})
-    line = refusal("status", "+cluster=mine", f"--config-dir={folder}", code=64)
+    line = run_refused("status", "+cluster=mine", f"--config-dir={folder}", code=64)
     assert line.startswith("error: config key 'cluster.a") and line.endswith(f"found more; correct {folder}")
     assert "expected interpolations that insert at most" in line and len(line) < 400
 
@@ -420,19 +423,19 @@ def test_a_long_text_that_one_value_repeats_is_refused_before_it_is_copied(tmp_p
 
 def test_a_users_configuration_may_name_a_value_a_thousand_times(tmp_path: Path) -> None:
     write_files(tmp_path, {"cluster/mine.yaml": "a: x\n" + "".join(f"b{n}: ${{cluster.a}}/{n}\n" for n in range(1000))})
-    shown = yaml.safe_load(printed("status", "+cluster=mine", f"--config-dir={tmp_path}", "--config"))
+    shown = yaml.safe_load(run_for_output("status", "+cluster=mine", f"--config-dir={tmp_path}", "--config"))
     assert [shown["cluster"][f"b{n}"] for n in range(1000)] == [f"x/{n}" for n in range(1000)]
 
 
-def test_the_texts_of_help_are_only_gathered_for_help(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_texts_are_only_read_for_help(monkeypatch: pytest.MonkeyPatch) -> None:
     """Help texts come from all files in conf/; reading them takes longer than everything else on the command line."""
 
     def fail_if_called(*_: object, whole: bool) -> str:
-        raise AssertionError("the help texts were gathered")
+        raise AssertionError("help texts are gathered though no help was asked for")
 
     monkeypatch.setattr("plumbline.jobs.command.describe_options", fail_if_called)
     assert run_job(COMMAND, lambda config: 0, ["sweep=shapes"]) == 0
-    with pytest.raises(AssertionError, match="texts were gathered"):
+    with pytest.raises(AssertionError, match="texts are gathered"):
         run_job(COMMAND, main, ["--help"])
 
 
@@ -444,20 +447,20 @@ def test_help_names_the_choices() -> None:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_help_starts_with_an_example_and_has_no_long_line(name: str) -> None:
-    shown = printed(name, "--help")
-    assert max(map(len, printed(name, "--help-all").splitlines())) <= 120
+    shown = run_for_output(name, "--help")
+    assert max(map(len, run_for_output(name, "--help-all").splitlines())) <= 120
     assert len(shown.splitlines()) <= 75 and "--help-all" in shown
     assert re.match(rf"usage: .*\n\nexamples?:\n  plumbline {name}", shown)
 
 
 def test_the_help_of_score_starts_with_three_examples_and_fits_two_screens() -> None:
-    lines = printed("score", "--help").splitlines()
+    lines = run_for_output("score", "--help").splitlines()
     assert len(lines) <= 48 and max(map(len, lines)) <= 100
     assert all(line.startswith("  plumbline score images=") for line in lines[3:6])
 
 
 def test_every_job_prints_the_version() -> None:
-    assert printed("sweep", "--version") == f"plumbline {version('plumbline-t2i')}\n"
+    assert run_for_output("sweep", "--version") == f"plumbline {version('plumbline-t2i')}\n"
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -471,7 +474,7 @@ def test_help_lists_and_explains_every_key_of_a_job(name: str) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
-def test_a_console_that_cannot_show_a_letter_shows_its_number(encoding: str, tmp_path: Path) -> None:
+def test_a_console_that_cannot_show_a_character_shows_its_escape_code(encoding: str, tmp_path: Path) -> None:
     folder = tmp_path / "images/日本"
     folder.mkdir(parents=True)
     for number in range(2):

@@ -34,7 +34,7 @@ def complete_bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 def test_a_command_that_finds_damage_reports_its_repair_and_succeeds(
     job: str, stage: str, overrides: Sequence[str], complete_bench: Bench, tmp_path: Path
 ) -> None:
-    assert_repaired(complete_bench.copied(tmp_path), job, stage, *overrides)
+    assert_repaired(complete_bench.copy_to(tmp_path), job, stage, *overrides)
 
 
 def assert_repaired(bench: Bench, job: str, stage: str, *overrides: str) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.bench_of import images, prompts, write_rows
-from tests.commands import printed, refusal
+from tests.bench_of import read_image_rows, read_prompt_rows, write_rows
+from tests.commands import run_for_output, run_refused
 from tests.operators.tiny import draw_image
 
 SCORE_OPTIONS = ("metric=[edge_density]", "cluster=here")
@@ -29,7 +29,7 @@ def test_a_table_may_name_files_in_either_form_of_unicode(table_form: str, file_
     rows = [{"file_name": f"{normalize(table_form, name)}.png", "prompt": f"prompt {name}"} for name in names]
     shuffled = [rows[place] for place in np.random.default_rng(2).permutation(len(rows))]
     pd.DataFrame(shuffled).to_csv(tmp_path / "images/metadata.csv", index=False)
-    out = printed("score", f"images={tmp_path}/images", *SCORE_OPTIONS, f"store={tmp_path}/store")
+    out = run_for_output("score", f"images={tmp_path}/images", *SCORE_OPTIONS, f"store={tmp_path}/store")
     assert "5 found = 5 ingested + 0 rejected + 0 skipped" in out
     assert read_run(tmp_path, "scores")["score"].notna().sum() == len(names)
 
@@ -46,19 +46,21 @@ def test_a_table_may_name_files_in_either_form_of_unicode(table_form: str, file_
 def test_a_partition_of_generators_is_named_by_its_value_unless_another_has_that_name(
     folders: list[str], generators: list[str], tmp_path: Path
 ) -> None:
-    write_rows(tmp_path / "prompts.parquet", prompts(4))
+    write_rows(tmp_path / "prompts.parquet", read_prompt_rows(4))
     for folder in folders:
-        write_rows(tmp_path / f"tables/{folder}/0.parquet", images("atlas", 4))
+        write_rows(tmp_path / f"tables/{folder}/0.parquet", read_image_rows("atlas", 4))
         (tmp_path / f"images/{folder}").mkdir(parents=True)
         for number in range(3):
             draw_image(number).save(tmp_path / f"images/{folder}/{number}.png")
     (tmp_path / "images/prompts.txt").write_text("a\nb\nc\n")
-    of_tables = printed(
+    of_tables = run_for_output(
         "sweep", "sweep=own_images", "models=shapes", "benchmark.name=small", *SCORE_OPTIONS, "dry_run=true",
         f"store={tmp_path}/tables store",
         f"benchmark.prompts={tmp_path}/prompts.parquet", f"benchmark.images={tmp_path}/tables",
     )  # fmt: skip
-    of_files = printed("score", f"images={tmp_path}/images", *SCORE_OPTIONS, "dry_run=true", f"store={tmp_path}/store")
+    of_files = run_for_output(
+        "score", f"images={tmp_path}/images", *SCORE_OPTIONS, "dry_run=true", f"store={tmp_path}/store"
+    )
     for out, count in ((of_tables, 4), (of_files, 3)):
         (line,) = [line for line in out.splitlines() if line.startswith("generators: ")]
         found = re.findall(rf"([^,]+) \({count} images\)", line.rpartition(": ")[2])
@@ -69,10 +71,10 @@ def test_a_partition_of_generators_is_named_by_its_value_unless_another_has_that
 def test_skills_that_pandas_wrote_as_a_list_are_split(array: bool, tmp_path: Path) -> None:
     lists = [["color", "shape"], ["color"], [], ["it's", 'a "b"']]
     cells = [np.array(one, dtype=object) for one in lists] if array else lists
-    frame = pd.DataFrame(prompts(4)).assign(skills=pd.Series(cells, dtype=object))
+    frame = pd.DataFrame(read_prompt_rows(4)).assign(skills=pd.Series(cells, dtype=object))
     frame.to_csv(tmp_path / "prompts.csv", index=False)
-    write_rows(tmp_path / "images/atlas/0.parquet", images("atlas", 4))
-    printed(
+    write_rows(tmp_path / "images/atlas/0.parquet", read_image_rows("atlas", 4))
+    run_for_output(
         "sweep", "sweep=own_images", "models=shapes", "benchmark.name=small", *SCORE_OPTIONS, f"store={tmp_path}/store",
         f"benchmark.prompts={tmp_path}/prompts.csv", f"benchmark.images={tmp_path}/images",
     )  # fmt: skip
@@ -82,7 +84,7 @@ def test_skills_that_pandas_wrote_as_a_list_are_split(array: bool, tmp_path: Pat
 
 def test_a_workbook_is_refused_with_the_advice_to_save_it_as_csv(tmp_path: Path) -> None:
     (tmp_path / "table.xlsx").write_bytes(b"PK\x03\x04")
-    write_rows(tmp_path / "images/atlas/0.parquet", images("atlas", 4))
+    write_rows(tmp_path / "images/atlas/0.parquet", read_image_rows("atlas", 4))
     words = (
         "sweep=own_images",
         "models=shapes",
@@ -91,7 +93,9 @@ def test_a_workbook_is_refused_with_the_advice_to_save_it_as_csv(tmp_path: Path)
         f"benchmark.images={tmp_path}/images",
     )
     for line in (
-        refusal("sweep", *words, f"benchmark.prompts={tmp_path}/table.xlsx", f"store={tmp_path}/store"),
-        refusal("metaeval", "protocol=long", f"protocol.path={tmp_path}/table.xlsx", f"scores={tmp_path}/table.xlsx"),
+        run_refused("sweep", *words, f"benchmark.prompts={tmp_path}/table.xlsx", f"store={tmp_path}/store"),
+        run_refused(
+            "metaeval", "protocol=long", f"protocol.path={tmp_path}/table.xlsx", f"scores={tmp_path}/table.xlsx"
+        ),
     ):
         assert line.endswith("save the sheet as .csv") and "rename" not in line

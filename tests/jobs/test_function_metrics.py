@@ -15,11 +15,13 @@ import pytest
 from PIL import Image
 
 import plumbline
-from tests.bench_of import Bench, images, run_plan, run_tables
-from tests.commands import newest, printed, refusal, run
+from tests.bench_of import Bench, read_image_rows, read_run_tables, run_plan
+from tests.commands import find_newest_run_folder, run, run_for_output, run_refused
 
 PAGE_TEXT = (Path(__file__).parent.parent.parent / "docs/plugins.md").read_text()
-(EXAMPLE,) = re.findall(r"save it in a file, `mine.py`:\n\n```python\n(.*?)```", PAGE_TEXT, re.DOTALL | re.IGNORECASE)
+(EXAMPLE_CODE,) = re.findall(
+    r"save it in a file, `mine.py`:\n\n```python\n(.*?)```", PAGE_TEXT, re.DOTALL | re.IGNORECASE
+)
 N_PROMPTS = 11
 GENERATORS = ("flint", "atlas", "drift")
 FUNCTIONS_CODE = """
@@ -68,7 +70,7 @@ def brightness(encoded_image: bytes) -> float:
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     """Score uneven shards of three generators once; the folder also contains the example from docs/plugins.md."""
     folder = tmp_path_factory.mktemp("functions")
-    (folder / "mine.py").write_text(EXAMPLE)
+    (folder / "mine.py").write_text(EXAMPLE_CODE)
     (folder / "many.py").write_text(FUNCTIONS_CODE.format(odd=f"[{', '.join(ODD_RESULTS)}]", limit=MAX_BATCHED_VALUE))
     names = [f"{folder}/mine.py:brightness", "edge_density", f"{folder}/many.py:picky", f"{folder}/many.py:batched"]
     made = Bench(folder, f"metric=[{','.join(names)}]", generators=GENERATORS, count=N_PROMPTS)
@@ -78,12 +80,12 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 
 
 def read_table(bench: Bench, name: str = "scores") -> pd.DataFrame:
-    return pd.read_parquet(newest(bench.store.place.url) / f"{name}.parquet")
+    return pd.read_parquet(find_newest_run_folder(bench.store.place.url) / f"{name}.parquet")
 
 
 def get_encoded_image(row: Any) -> bytes:
     """Return the encoded image that a row of scores is about, as the embedded benchmark contains it."""
-    found = {each["image_id"]: each["image"] for each in images(row.generator, N_PROMPTS)}
+    found = {each["image_id"]: each["image"] for each in read_image_rows(row.generator, N_PROMPTS)}
     return bytes(found[row.image_id])
 
 
@@ -122,7 +124,7 @@ def test_a_function_cannot_change_the_image_for_another_function(bench: Bench) -
 
 
 def test_a_function_is_in_the_report_and_ranks_in_the_direction_that_it_declares(bench: Bench) -> None:
-    run_folder = newest(bench.store.place.url)
+    run_folder = find_newest_run_folder(bench.store.place.url)
     manifest = json.loads((run_folder / "manifest.json").read_text())
     assert manifest["lower_is_better"] == ["batched"]
     report = (run_folder / "report.html").read_text()
@@ -134,27 +136,29 @@ def test_a_function_is_in_the_report_and_ranks_in_the_direction_that_it_declares
 
 def test_a_function_can_be_a_reward(bench: Bench, tmp_path: Path) -> None:
     store, pairs = f"store={bench.store.place.url}", tmp_path / "pairs"
-    printed("rewards", store, "format=pairs", "reward=batched", f"output={pairs}", "held_out=0", "selection.margin=0")
+    run_for_output(
+        "rewards", store, "format=pairs", "reward=batched", f"output={pairs}", "held_out=0", "selection.margin=0"
+    )
     assert len(pd.concat(map(pd.read_parquet, pairs.glob("data/*.parquet")))) > 0
 
 
 def test_only_an_edit_of_the_file_computes_its_scores_again(bench: Bench, tmp_path: Path) -> None:
     moved = tmp_path / "moved.py"
-    moved.write_text(EXAMPLE)
+    moved.write_text(EXAMPLE_CODE)
     assert not bench.plan(f"metric=[{moved}:brightness]").plan.missing
-    moved.write_text(EXAMPLE.replace(".mean()", ".mean() / 2"))
+    moved.write_text(EXAMPLE_CODE.replace(".mean()", ".mean() / 2"))
     planned = bench.plan(f"metric=[{moved}:brightness]")
     assert {cell.recipe.stage for cell in planned.plan.missing} == {"function_values", "scores"}
-    scored = run_tables(run_plan(planned))["scores"]
+    scored = read_run_tables(run_plan(planned))["scores"]
     assert [row.score for row in scored.itertuples()] == [
         brightness(get_encoded_image(row)) / 2 for row in scored.itertuples()
     ]
 
 
 def test_a_run_records_no_code_and_jobs_that_read_it_run_none(bench: Bench, tmp_path: Path) -> None:
-    copy = bench.copied(tmp_path)
+    copy = bench.copy_to(tmp_path)
     store = f"store={copy.store.place.url}"
-    folder = newest(copy.store.place.url)
+    folder = find_newest_run_folder(copy.store.place.url)
     for file in Path(copy.store.place.url).rglob("*"):
         assert not file.is_file() or b"def brightness" not in file.read_bytes(), file
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -179,8 +183,8 @@ def test_a_run_records_no_code_and_jobs_that_read_it_run_none(bench: Bench, tmp_
             file.write_text(text)
 
 
-def test_a_program_passes_the_function_or_names_its_file(bench: Bench) -> None:
-    rows = images("atlas", N_PROMPTS)
+def test_python_code_can_pass_the_function_or_name_its_file(bench: Bench) -> None:
+    rows = read_image_rows("atlas", N_PROMPTS)
 
     def darkness(image: Image.Image, prompt: str) -> float:
         return 255 - float(np.asarray(image.convert("L")).mean())
@@ -192,7 +196,7 @@ def test_a_program_passes_the_function_or_names_its_file(bench: Bench) -> None:
 
 
 def test_a_program_reads_an_edited_file_again(tmp_path: Path) -> None:
-    file, image = tmp_path / "one.py", images("atlas", 1)[0]["image"]
+    file, image = tmp_path / "one.py", read_image_rows("atlas", 1)[0]["image"]
     for value in (1.0, 2.0):
         file.write_text(f"def one(image, prompt):\n    return {value}\n")
         assert plumbline.score(image, "any", metrics=f"{file}:one")["score"].tolist() == [value]
@@ -208,7 +212,7 @@ def test_a_function_of_a_package_imports_the_packages_other_modules(tmp_path: Pa
     named = "# @package metrics.named\nkind: function\nfunction: own_metrics.halves:half\nabout: is a half\n"
     (tmp_path / "conf/metric/named.yaml").write_text(named)
     bench = Bench(tmp_path, generators=["atlas"], count=5)
-    words = bench.line("metric=[named,own_metrics.halves:half]", "--config-dir", f"{tmp_path}/conf")
+    words = bench.list_words("metric=[named,own_metrics.halves:half]", "--config-dir", f"{tmp_path}/conf")
     done = subprocess.run(
         [sys.executable, "-m", "jobs.sweep", *words],
         env={**os.environ, "PYTHONPATH": f"{tmp_path}:{Path.cwd()}"},
@@ -239,7 +243,7 @@ REFUSED_METRICS = [
 @pytest.mark.parametrize(("word", "said"), REFUSED_METRICS)
 def test_anything_but_a_function_is_refused_in_one_line_before_any_work(word: str, said: str, tmp_path: Path) -> None:
     files = {
-        "mine.py": EXAMPLE,
+        "mine.py": EXAMPLE_CODE,
         "broken.py": "def f(:\n",
         "raises.py": "x = 0\n1 / x\n",
         "declared.py": "import plumbline\n@plumbline.metric(score_range=(1, 0))\ndef f(image, prompt): ...\n",
@@ -249,7 +253,7 @@ def test_anything_but_a_function_is_refused_in_one_line_before_any_work(word: st
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     word = word.format(file=tmp_path / "mine.py", folder=tmp_path)
-    line = refusal("score", f"images={tmp_path}", word, f"store={tmp_path}/store", "models=shapes", code=64)
+    line = run_refused("score", f"images={tmp_path}", word, f"store={tmp_path}/store", "models=shapes", code=64)
     assert line.startswith("error: ") and said in line and len(line) < 700
     assert not (tmp_path / "store").exists()
 
@@ -258,11 +262,11 @@ def test_anything_but_a_function_is_refused_in_one_line_before_any_work(word: st
 def test_workers_on_ray_receive_the_text_of_the_file(ray_cluster: None, tmp_path: Path) -> None:
     """The file no longer exists when the workers start."""
     file = tmp_path / "gone.py"
-    file.write_text(EXAMPLE)
+    file.write_text(EXAMPLE_CODE)
     bench = Bench(tmp_path, f"metric=[{file}:brightness]", generators=["atlas"], count=7)
     planned = bench.plan("cluster=local")
     file.unlink()
-    scored = run_tables(run_plan(planned))["scores"]
+    scored = read_run_tables(run_plan(planned))["scores"]
     assert [row.score for row in scored.itertuples()] == [
         brightness(get_encoded_image(row)) for row in scored.itertuples()
     ]

@@ -18,13 +18,13 @@ from plumbline.pipelines.maintenance.retention import drop_runs
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
-from tests.bench_of import images, list_sources, prompts
-from tests.commands import Ended, newest, run, store_at
+from tests.bench_of import list_sources, read_image_rows, read_prompt_rows
+from tests.commands import Ended, find_newest_run_folder, open_store_at, run
 from tests.files import make_tar, write_files
 
-TEXTS = [row["text"] for row in prompts(3)]
-PNGS = [row["image"] for row in images("atlas", 3)]
-BOTH_GENERATORS = {(name, text): 1 for name in ("flux", "sdxl") for text in TEXTS}
+PROMPT_TEXTS = [row["text"] for row in read_prompt_rows(3)]
+PNG_FILES = [row["image"] for row in read_image_rows("atlas", 3)]
+BOTH_GENERATORS = {(name, text): 1 for name in ("flux", "sdxl") for text in PROMPT_TEXTS}
 
 
 def write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
@@ -33,7 +33,7 @@ def write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
     return path
 
 
-def to_json_lines(rows: Sequence[Mapping[str, Any]]) -> str:
+def format_json_lines(rows: Sequence[Mapping[str, Any]]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
@@ -43,7 +43,7 @@ def score_images(tmp_path: Path, *words: str, job: str = "score") -> Ended:
 
 
 def read_manifest(tmp_path: Path) -> dict[str, Any]:
-    return dict(json.loads((newest(tmp_path / "store") / "manifest.json").read_text()))
+    return dict(json.loads((find_newest_run_folder(tmp_path / "store") / "manifest.json").read_text()))
 
 
 def count_scored(tmp_path: Path) -> Counter[tuple[str, str]]:
@@ -52,25 +52,28 @@ def count_scored(tmp_path: Path) -> Counter[tuple[str, str]]:
     benchmark = read_config(of_run["config"]["benchmark"], BenchmarkConfig)
     known = list_sources(benchmark).prompts.to_pylist()
     texts = {row["prompt_id"]: row["text"] for row in known}
-    rows = pq.read_table(newest(tmp_path / "store") / "scores.parquet").to_pylist()
+    rows = pq.read_table(find_newest_run_folder(tmp_path / "store") / "scores.parquet").to_pylist()
     return Counter((row["generator"], texts[row["prompt_id"]]) for row in rows if row["score"] is not None)
 
 
 def write_paths_only(folder: Path) -> Path:
     """Write a Hugging Face dataset whose rows contain the paths of files in its folder, and return the folder."""
-    write_files(folder, {f"files/{n}.png": png for n, png in enumerate(PNGS)})
-    rows = [{"image": {"bytes": None, "path": f"files/{n}.png"}, "text": text} for n, text in enumerate(TEXTS)]
+    write_files(folder, {f"files/{n}.png": png for n, png in enumerate(PNG_FILES)})
+    rows = [{"image": {"bytes": None, "path": f"files/{n}.png"}, "text": text} for n, text in enumerate(PROMPT_TEXTS)]
     return write_parquet(folder / "train-00000-of-00001.parquet", rows).parent
 
 
 def write_captions(folder: Path) -> Path:
-    rows = [{"jpg": png, "caption": text} for png, text in zip(PNGS, TEXTS, strict=True)]
+    rows = [{"jpg": png, "caption": text} for png, text in zip(PNG_FILES, PROMPT_TEXTS, strict=True)]
     return write_parquet(folder / "0.parquet", rows).parent
 
 
 def write_saved_to_disk(folder: Path) -> Path:
     table = pa.Table.from_pylist(
-        [{"image": {"bytes": png, "path": None}, "text": text} for png, text in zip(PNGS, TEXTS, strict=True)]
+        [
+            {"image": {"bytes": png, "path": None}, "text": text}
+            for png, text in zip(PNG_FILES, PROMPT_TEXTS, strict=True)
+        ]
     )
     write_files(folder, {"state.json": "{}", "dataset_info.json": "{}"})
     place = str(folder / "data-00000-of-00001.arrow")
@@ -80,40 +83,41 @@ def write_saved_to_disk(folder: Path) -> Path:
 
 
 def write_prompt_list(folder: Path) -> Path:
-    files = {f"{name}/{n:05d}.png": png for name in ("flux", "sdxl") for n, png in enumerate(PNGS)}
-    return write_files(folder, {**files, "prompts.txt": "\n".join(TEXTS)})
+    files = {f"{name}/{n:05d}.png": png for name in ("flux", "sdxl") for n, png in enumerate(PNG_FILES)}
+    return write_files(folder, {**files, "prompts.txt": "\n".join(PROMPT_TEXTS)})
 
 
 def write_metadata_in_each_folder(folder: Path) -> Path:
     """Write folders of images in the layout of GenEval's scripts; return the folder that contains them."""
-    for n, (png, text) in enumerate(zip(PNGS, TEXTS, strict=True)):
+    for n, (png, text) in enumerate(zip(PNG_FILES, PROMPT_TEXTS, strict=True)):
         write_files(folder, {f"{n:05d}/metadata.jsonl": json.dumps({"prompt": text}), f"{n:05d}/samples/0000.png": png})
     return folder
 
 
-def write_metadata_of_each_generator(folder: Path) -> Path:
-    rows = [{"file_name": f"{n}.png", "text": text} for n, text in enumerate(TEXTS)]
+def write_metadata_per_generator(folder: Path) -> Path:
+    rows = [{"file_name": f"{n}.png", "text": text} for n, text in enumerate(PROMPT_TEXTS)]
     for name in ("flux", "sdxl"):
         write_files(
-            folder / name, {"metadata.jsonl": to_json_lines(rows), **{f"{n}.png": png for n, png in enumerate(PNGS)}}
+            folder / name,
+            {"metadata.jsonl": format_json_lines(rows), **{f"{n}.png": png for n, png in enumerate(PNG_FILES)}},
         )
     return folder
 
 
 def write_generators_in_a_column(folder: Path) -> Path:
     rows = [{"image": png, "prompt": text, "generator": name}
-            for name in ("flux", "sdxl") for png, text in zip(PNGS, TEXTS, strict=True)]  # fmt: skip
+            for name in ("flux", "sdxl") for png, text in zip(PNG_FILES, PROMPT_TEXTS, strict=True)]  # fmt: skip
     return write_parquet(folder / "all.parquet", rows)
 
 
 def write_pick_a_pic(folder: Path) -> Path:
     rows = [{"caption": text, "jpg_0": png, "model_0": "flux", "jpg_1": png, "model_1": "sdxl", "label_0": 1.0}
-            for png, text in zip(PNGS, TEXTS, strict=True)]  # fmt: skip
+            for png, text in zip(PNG_FILES, PROMPT_TEXTS, strict=True)]  # fmt: skip
     return write_parquet(folder / "pairs.parquet", rows)
 
 
 def write_names_only(folder: Path) -> Path:
-    return write_files(folder, {f"{text}.png": png for text, png in zip(TEXTS, PNGS, strict=True)})
+    return write_files(folder, {f"{text}.png": png for text, png in zip(PROMPT_TEXTS, PNG_FILES, strict=True)})
 
 
 def write_models_in_a_dataset(folder: Path) -> Path:
@@ -122,13 +126,14 @@ def write_models_in_a_dataset(folder: Path) -> Path:
     The column `model` names the generators, whose rows are mixed.
     """
     rows = [{"image": {"bytes": png, "path": None}, "caption": text, "model": name, "steps": 4}
-            for png, text in zip(PNGS, TEXTS, strict=True) for name in ("sdxl", "flux")]  # fmt: skip
+            for png, text in zip(PNG_FILES, PROMPT_TEXTS, strict=True) for name in ("sdxl", "flux")]  # fmt: skip
     return write_parquet(folder / "data/train-00000-of-00001.parquet", rows).parent.parent
 
 
 def write_models_in_tars(folder: Path) -> Path:
     for name in ("flux", "sdxl"):
-        samples = [(f"{n}{name}{ending}", content) for n, (png, text) in enumerate(zip(PNGS, TEXTS, strict=True))
+        samples = [(f"{n}{name}{ending}", content)
+                   for n, (png, text) in enumerate(zip(PNG_FILES, PROMPT_TEXTS, strict=True))
                    for ending, content in ((".png", png), (".json", json.dumps({"model": name}).encode()),
                                            (".txt", text.encode()))]  # fmt: skip
         write_files(folder, {f"{name}.tar": make_tar(samples)})
@@ -137,67 +142,69 @@ def write_models_in_tars(folder: Path) -> Path:
 
 def write_table_next_to_images(folder: Path) -> Path:
     """Write a CSV, and folders of images whose names could be mistaken for prompts."""
-    files = {f"img/{name}_dev_{n}.png": png for name in ("flux", "sdxl") for n, png in enumerate(PNGS)}
-    rows = [f'img/{name}_dev_{n}.png,"{text}",{name}' for n, text in enumerate(TEXTS) for name in ("flux", "sdxl")]
+    files = {f"img/{name}_dev_{n}.png": png for name in ("flux", "sdxl") for n, png in enumerate(PNG_FILES)}
+    rows = [
+        f'img/{name}_dev_{n}.png,"{text}",{name}' for n, text in enumerate(PROMPT_TEXTS) for name in ("flux", "sdxl")
+    ]
     return write_files(folder, {**files, "images.csv": "\n".join(["filename,prompt,model_name", *rows])})
 
 
 def write_unusual_extensions(folder: Path) -> Path:
-    png = Image.open(io.BytesIO(PNGS[0]))
+    png = Image.open(io.BytesIO(PNG_FILES[0]))
     files = {}
     for n, ending in enumerate(("avif", "jfif", "PNG")):
         png.convert("RGB").save(encoded := io.BytesIO(), {"jfif": "JPEG"}.get(ending, ending))
         files[f"{n}.{ending}"] = encoded.getvalue()
-    return write_files(folder, {**files, "prompts.txt": "\n".join(TEXTS)})
+    return write_files(folder, {**files, "prompts.txt": "\n".join(PROMPT_TEXTS)})
 
 
 JOURNEYS: dict[str, tuple[Callable[[Path], Path], Mapping[tuple[str, str], int]]] = {
-    "Hugging Face Parquet with paths only": (write_paths_only, {("mine", text): 1 for text in TEXTS}),
-    "Hugging Face Parquet with bytes and captions": (write_captions, {("mine", text): 1 for text in TEXTS}),
-    "the output of save_to_disk": (write_saved_to_disk, {("mine", text): 1 for text in TEXTS}),
+    "Hugging Face Parquet with paths only": (write_paths_only, {("mine", text): 1 for text in PROMPT_TEXTS}),
+    "Hugging Face Parquet with bytes and captions": (write_captions, {("mine", text): 1 for text in PROMPT_TEXTS}),
+    "the output of save_to_disk": (write_saved_to_disk, {("mine", text): 1 for text in PROMPT_TEXTS}),
     "plain folders with a list of prompts": (write_prompt_list, BOTH_GENERATORS),
     "a folder of */metadata.jsonl, one a prompt": (
         write_metadata_in_each_folder,
-        {("mine", text): 1 for text in TEXTS},
+        {("mine", text): 1 for text in PROMPT_TEXTS},
     ),
-    "a folder of */metadata.jsonl, one a generator": (write_metadata_of_each_generator, BOTH_GENERATORS),
+    "a folder of */metadata.jsonl, one a generator": (write_metadata_per_generator, BOTH_GENERATORS),
     "several generators in one Parquet": (write_generators_in_a_column, BOTH_GENERATORS),
     "Pick-a-Pic's two images a row": (write_pick_a_pic, BOTH_GENERATORS),
     "a dataset's column model": (write_models_in_a_dataset, BOTH_GENERATORS),
     "the field model in the JSON of tars": (write_models_in_tars, BOTH_GENERATORS),
     "a CSV next to the images": (write_table_next_to_images, BOTH_GENERATORS),
-    "AVIF, and other endings": (write_unusual_extensions, {("mine", text): 1 for text in TEXTS}),
-    "prompts as names of images": (write_names_only, {("mine", text): 1 for text in TEXTS}),
+    "AVIF, and other endings": (write_unusual_extensions, {("mine", text): 1 for text in PROMPT_TEXTS}),
+    "prompts as names of images": (write_names_only, {("mine", text): 1 for text in PROMPT_TEXTS}),
 }
 
 
 EXPECTED_LINES: dict[str, list[str]] = {
     "a dataset's column model": [
         "prompts: 3, from the column 'caption' of {mine}/data/train-00000-of-00001.parquet",
-        f"pair: data-train-00000-of-00001/2 of flux: {TEXTS[0]!r}",
+        f"pair: data-train-00000-of-00001/2 of flux: {PROMPT_TEXTS[0]!r}",
         "generators: 2, from the column 'model' of {mine}/data/train-00000-of-00001.parquet: "
         "flux (3 images), sdxl (3 images)",
         "settings: those in the images' files and rows",
     ],
     "a CSV next to the images": [
         "prompts: 3, from the column 'prompt' of images.csv",
-        f"pair: img/flux_dev_0.png of flux: {TEXTS[0]!r}",
+        f"pair: img/flux_dev_0.png of flux: {PROMPT_TEXTS[0]!r}",
         "generators: 2, from the column 'model_name' of images.csv: flux (3 images), sdxl (3 images)",
     ],
     "plain folders with a list of prompts": [
         "prompts: 3, from the lines of prompts.txt, by the numbers of images",
-        f"pair: flux/00000.png of flux: {TEXTS[0]!r}",
-        f"pair: sdxl/00002.png of sdxl: {TEXTS[2]!r}",
+        f"pair: flux/00000.png of flux: {PROMPT_TEXTS[0]!r}",
+        f"pair: sdxl/00002.png of sdxl: {PROMPT_TEXTS[2]!r}",
         "generators: 2, from the folders' names: flux (3 images), sdxl (3 images)",
     ],
     "the field model in the JSON of tars": [
         "prompts: 3, from each sample's .txt",
-        f"pair: flux/0flux of flux: {TEXTS[0]!r}",
+        f"pair: flux/0flux of flux: {PROMPT_TEXTS[0]!r}",
         "generators: 2, from 'model' in each sample's .json: flux (3 images), sdxl (3 images)",
     ],
     "prompts as names of images": [
         "prompts: 3, from the images' names",
-        *(f"pair: {text}.png of mine: {text!r}" for text in TEXTS),
+        *(f"pair: {text}.png of mine: {text!r}" for text in PROMPT_TEXTS),
         "generators: 1, from the folders' names: mine (3 images)",
     ],
     "Hugging Face Parquet with bytes and captions": [
@@ -230,7 +237,7 @@ def test_a_later_command_can_find_prompts_in_a_different_way(tmp_path: Path) -> 
     assert score_images(tmp_path, f"images={folder}").code == 0
     assert count_scored(tmp_path) == BOTH_GENERATORS
     assert score_images(tmp_path, f"images={folder}", "benchmark.columns.generator=prompt").code == 0
-    assert count_scored(tmp_path) == {(text, text): 2 for text in TEXTS}
+    assert count_scored(tmp_path) == {(text, text): 2 for text in PROMPT_TEXTS}
 
 
 def test_a_sweep_of_ingested_images_repeats_where_prompts_and_generators_were_found(tmp_path: Path) -> None:
@@ -254,17 +261,19 @@ def test_a_sweep_of_image_files_is_refused_with_the_jobs_that_take_them(tmp_path
 
 def test_a_benchmarks_prompts_may_be_a_text_file(tmp_path: Path) -> None:
     assert ingest(tmp_path, "flux").code == 0
-    listed = write_files(tmp_path, {"prompts.txt": "\n".join(["", *TEXTS[1:], TEXTS[1], ""])}) / "prompts.txt"
+    listed = (
+        write_files(tmp_path, {"prompts.txt": "\n".join(["", *PROMPT_TEXTS[1:], PROMPT_TEXTS[1], ""])}) / "prompts.txt"
+    )
     assert sweep_images(tmp_path, listed, "benchmark.require_every_image=false").code == 0
-    assert count_scored(tmp_path) == {("flux", text): 1 for text in TEXTS[1:]}
+    assert count_scored(tmp_path) == {("flux", text): 1 for text in PROMPT_TEXTS[1:]}
 
 
 def test_a_sweep_refuses_to_read_several_generators_as_one(tmp_path: Path) -> None:
     known = write_files(
-        tmp_path, {"prompts.csv": "\n".join(["prompt_id,text", *(f'{n},"{t}"' for n, t in enumerate(TEXTS))])}
+        tmp_path, {"prompts.csv": "\n".join(["prompt_id,text", *(f'{n},"{t}"' for n, t in enumerate(PROMPT_TEXTS))])}
     )
     rows = [{"image": png, "prompt_id": str(n), "model": name}
-            for n, png in enumerate(PNGS) for name in ("sdxl", "flux")]  # fmt: skip
+            for n, png in enumerate(PNG_FILES) for name in ("sdxl", "flux")]  # fmt: skip
     write_parquet(tmp_path / "mine/0.parquet", rows)
     where = ["sweep=own_images", f"benchmark.prompts={known}/prompts.csv"]
     code, _, complaint = score_images(tmp_path, *where, f"benchmark.images={tmp_path}/mine", job="sweep")
@@ -272,7 +281,7 @@ def test_a_sweep_refuses_to_read_several_generators_as_one(tmp_path: Path) -> No
     assert "benchmark.generators={mine: PATH}" in complaint
     one = [f"benchmark.generators={{mine: {tmp_path}/mine}}", "benchmark.images=null"]
     assert score_images(tmp_path, *where, *one, job="sweep").code == 0
-    assert count_scored(tmp_path) == {("mine", text): 2 for text in TEXTS}
+    assert count_scored(tmp_path) == {("mine", text): 2 for text in PROMPT_TEXTS}
     write_parquet(tmp_path / "mine/0.parquet", [row for row in rows if row["model"] == "flux"])
     assert score_images(tmp_path, *where, f"benchmark.images={tmp_path}/mine", job="sweep").code == 0
 
@@ -281,7 +290,7 @@ def test_every_folder_is_a_separate_benchmark(tmp_path: Path) -> None:
     for name in ("first", "second"):
         assert score_images(tmp_path, f"images={write_names_only(tmp_path / name)}").code == 0
         assert read_manifest(tmp_path)["benchmark"] == name
-    store = store_at(f"{tmp_path}/store")
+    store = open_store_at(f"{tmp_path}/store")
     assert not drop_runs(store, KeepRuns(last=1)), "the newest run of each folder is kept"
     with pytest.raises(ConfigError, match=r"cannot be compared with it \(its benchmark is 'first'"):
         write_report(store, compare="previous")
@@ -299,7 +308,9 @@ def test_a_limit_scores_only_the_first_images(tmp_path: Path) -> None:
     assert count_scored(tmp_path) == BOTH_GENERATORS and read_manifest(tmp_path)["counts"]["rows_kept"] == 4
 
 
-def write_table(folder: Path, generator: str, pngs: Sequence[bytes] = PNGS, texts: Sequence[str] = TEXTS) -> Path:
+def write_table(
+    folder: Path, generator: str, pngs: Sequence[bytes] = PNG_FILES, texts: Sequence[str] = PROMPT_TEXTS
+) -> Path:
     """Write images and a CSV like those of users' scripts, and return the CSV's path.
 
     The CSV has absolute paths, and skills separated by semicolons.
@@ -321,7 +332,7 @@ def sweep_images(tmp_path: Path, prompt_file: Path | None = None, *arguments: st
 
 def test_a_table_with_absolute_paths_keeps_its_skills(tmp_path: Path) -> None:
     assert ingest(tmp_path, "flux").code == 0 and sweep_images(tmp_path).code == 0
-    assert count_scored(tmp_path) == {("flux", text): 1 for text in TEXTS}
+    assert count_scored(tmp_path) == {("flux", text): 1 for text in PROMPT_TEXTS}
     summary = pq.read_table(tmp_path / "store/runs" / read_manifest(tmp_path)["run_id"] / "summary.parquet").to_pylist()
     assert {row["skill"]: row["n"] for row in summary} == {"overall": 3, "counting": 3, "colour": 3}
 
@@ -330,11 +341,17 @@ def test_ingesting_adds_one_generator_and_refreshes_another(tmp_path: Path) -> N
     assert ingest(tmp_path, "flux").code == 0 and sweep_images(tmp_path).code == 0
     assert ingest(tmp_path, "sdxl").code == 0 and sweep_images(tmp_path).code == 0
     counts = read_manifest(tmp_path)["counts"]
-    assert count_scored(tmp_path) == BOTH_GENERATORS and (counts["cells_computed"], counts["cells_cached"]) == (2, 2)
-    others = [PNGS[0], PNGS[1], images("flint", 3)[2]["image"]]
+    assert count_scored(tmp_path) == BOTH_GENERATORS and (
+        counts["cells_computed"],
+        counts["cells_cached"],
+    ) == (2, 2)
+    others = [PNG_FILES[0], PNG_FILES[1], read_image_rows("flint", 3)[2]["image"]]
     assert ingest(tmp_path, "flux", "on_change=replace", pngs=others).code == 0 and sweep_images(tmp_path).code == 0
     counts = read_manifest(tmp_path)["counts"]
-    assert count_scored(tmp_path) == BOTH_GENERATORS and (counts["cells_computed"], counts["cells_cached"]) == (2, 2)
+    assert count_scored(tmp_path) == BOTH_GENERATORS and (
+        counts["cells_computed"],
+        counts["cells_cached"],
+    ) == (2, 2)
     assert counts["rows_kept"] == 2, "one of the three images was replaced"
 
 

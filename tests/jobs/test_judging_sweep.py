@@ -8,11 +8,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.bench_of import list_arguments, write_benchmark
-from tests.commands import newest, printed, refusal, run
+from tests.commands import find_newest_run_folder, run, run_for_output, run_refused
 from tests.operators import tiny
 from tests.operators.tiny.roles import save_tiny_models
+from tests.releases import CHAT_MODELS_RELEASE, is_older
 
-EXPECTED = {
+pytestmark = pytest.mark.skipif(
+    is_older(CHAT_MODELS_RELEASE),
+    reason="the tiny captioner has random weights, which write nothing with older transformers",
+)
+EXPECTED_SCORES = {
     "llmscore": 0.07,
     "llmscore_error_counting": 1 - 7 / 9,
     "llmscore_errors": 7.0,
@@ -45,7 +50,7 @@ def sweep_words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def store(request: pytest.FixtureRequest, sweep_words: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run a sweep in which only the judge with random weights fails; return the sweep's store."""
     store = tmp_path_factory.mktemp(request.param)
-    metrics = f"metric=[{','.join([*EXPECTED, *CAPTION_METRICS])}]"
+    metrics = f"metric=[{','.join([*EXPECTED_SCORES, *CAPTION_METRICS])}]"
     babble = f"+metrics.{UNREADABLE_METRIC}={{kind: llmscore, judge: babbler, replies: text, max_tokens: 8}}"
     again = f"+metrics.{REPEATED_METRIC}={{kind: gpt4v_eval, repeats: 2, temperature: 1}}"
     assert run("sweep", *sweep_words, f"store={store}", metrics, babble, again, f"cluster={request.param}").code == 2
@@ -55,16 +60,16 @@ def store(request: pytest.FixtureRequest, sweep_words: list[str], tmp_path_facto
 @pytest.fixture(scope="module")
 def scores(store: Path) -> Mapping[str, list[dict[str, Any]]]:
     """Return the rows of the newest run's scores, keyed by metric."""
-    table = pq.read_table(newest(store) / "scores.parquet").to_pylist()
+    table = pq.read_table(find_newest_run_folder(store) / "scores.parquet").to_pylist()
     return {
         metric: [row for row in table if row["metric"] == metric]
-        for metric in (*EXPECTED, *CAPTION_METRICS, UNREADABLE_METRIC)
+        for metric in (*EXPECTED_SCORES, *CAPTION_METRICS, UNREADABLE_METRIC)
     }
 
 
-@pytest.mark.parametrize("metric", EXPECTED)
+@pytest.mark.parametrize("metric", EXPECTED_SCORES)
 def test_a_judges_numbers_become_scores(metric: str, scores: Mapping[str, list[dict[str, Any]]]) -> None:
-    assert [row["score"] for row in scores[metric]] == pytest.approx([EXPECTED[metric]] * 4)
+    assert [row["score"] for row in scores[metric]] == pytest.approx([EXPECTED_SCORES[metric]] * 4)
 
 
 @pytest.mark.parametrize("metric", CAPTION_METRICS)
@@ -85,7 +90,7 @@ def test_unreadable_replies_of_a_judge_are_nulls_with_the_reason(
 
 
 def test_the_noise_of_a_judge_that_is_asked_twice_is_in_a_table_and_in_the_report(store: Path) -> None:
-    folder = newest(store)
+    folder = find_newest_run_folder(store)
     (noise,) = pq.read_table(folder / "judge_noise.parquet").to_pylist()
     asked = (noise["metric"], noise["generator"], noise["repeats"], noise["images"], noise["unread"])
     assert asked == (REPEATED_METRIC, "atlas", 2, 4, 0)
@@ -96,7 +101,7 @@ def test_the_noise_of_a_judge_that_is_asked_twice_is_in_a_table_and_in_the_repor
 
 def test_at_temperature_0_a_judge_is_not_asked_twice(sweep_words: list[str]) -> None:
     asked = "+metrics.judge={kind: gpt4v_eval, repeats: 2}"
-    said = refusal("sweep", *sweep_words, "store=unused", "metric=[]", asked)
+    said = run_refused("sweep", *sweep_words, "store=unused", "metric=[]", asked)
     assert "gpt4v_eval repeats: at temperature 0 all 2 replies are the same; set a temperature" in said
 
 
@@ -108,10 +113,12 @@ def test_captions_regions_and_descriptions_are_made_once(store: Path) -> None:
 
 
 def test_the_report_shows_the_judges_replies(store: Path) -> None:
-    html = (newest(store) / "report.html").read_text()
+    html = (find_newest_run_folder(store) / "report.html").read_text()
     assert "<bdi>semantic consistency</bdi> <b>8</b>" in html
     assert "&lt;b&gt;plausible&lt;/b&gt; &lt;b&gt;plausible&lt;/b&gt;" in html and "<b>plausible" not in html
 
 
 def test_repeating_the_sweep_computes_nothing(sweep_words: list[str], store: Path) -> None:
-    assert "0 cells to compute" in printed("sweep", *sweep_words, "metric=[viescore]", f"store={store}", "dry_run=true")
+    assert "0 cells to compute" in run_for_output(
+        "sweep", *sweep_words, "metric=[viescore]", f"store={store}", "dry_run=true"
+    )

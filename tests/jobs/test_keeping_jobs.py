@@ -23,30 +23,30 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.maintenance.running_sweeps import RunningSweep, StageState, SweepStatus, list_running_sweeps
 from plumbline.pipelines.running.events import CellsExpected, ShardFinished, ShardStarted
 from plumbline.pipelines.sweeps.computing import register_sweep
-from tests.bench_of import SMALL_OPTIONS, UNJUDGED_OPTIONS, Bench, images, plan_bench, write_benchmark
-from tests.commands import Ended, printed, refusal, run, store_at
+from tests.bench_of import SMALL_OPTIONS, UNJUDGED_OPTIONS, Bench, plan_bench, read_image_rows, write_benchmark
+from tests.commands import Ended, open_store_at, run, run_for_output, run_refused
 from tests.environment import ROOT
 from tests.faults.driving import wait_until
 
 DOCS_TEXT = (Path(__file__).parent.parent.parent / "docs" / "keeping.md").read_text()
-COMMANDS = re.findall(r"^    plumbline (\w+) (.*)$", DOCS_TEXT, flags=re.MULTILINE)
+PAGE_COMMANDS = re.findall(r"^    plumbline (\w+) (.*)$", DOCS_TEXT, flags=re.MULTILINE)
 
 
 def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
     bench, store = write_benchmark(tmp_path / "bench", ["atlas"]), tmp_path / "store"
     ours = [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images", "benchmark.name=small"]
     ours += ["metric=[edge_density]", *SMALL_OPTIONS]
-    printed("sweep", "sweep=shapes", f"store={store}", *ours)
+    run_for_output("sweep", "sweep=shapes", f"store={store}", *ours)
     (run_folder,) = store.glob("runs/*/")
     cell = next(store.glob("scores/*/*/*.parquet"))
     output = ""
-    for name, arguments in COMMANDS:
+    for name, arguments in PAGE_COMMANDS:
         given = shlex.split(arguments.replace("STORE", str(store)))
-        output += printed(name, *given, *(ours if name == "sweep" else ()))
+        output += run_for_output(name, *given, *(ours if name == "sweep" else ()))
     assert "retry_failed: 0 failed rows of 0 cells" in output and "no sweep is running" in output
     assert output.count("all are intact") == 2
     assert "nothing can be removed" in output and "image_statistics" in output
-    assert run_folder.exists() and cell.exists() and len(COMMANDS) == 11
+    assert run_folder.exists() and cell.exists() and len(PAGE_COMMANDS) == 11
 
 
 def test_a_dry_run_lists_removable_files_and_the_option_that_removes_them(tmp_path: Path) -> None:
@@ -54,9 +54,11 @@ def test_a_dry_run_lists_removable_files_and_the_option_that_removes_them(tmp_pa
     (tmp_path / "markers").mkdir()
     (tmp_path / "markers/dead").write_text("x" * 2048)
     old = ("gc", f"store={tmp_path}", "grace_days=0")
-    assert "1 files, 2.0 kB, not needed; add delete=true to remove them" in printed(*old)
-    assert "1 files, 2.0 kB, removed" in printed(*old, "delete=true") and not (tmp_path / "markers/dead").exists()
-    assert "prune: expected one or more of answers" in refusal("gc", f"store={tmp_path}", "prune=[scores]", code=64)
+    assert "1 files, 2.0 kB, not needed; add delete=true to remove them" in run_for_output(*old)
+    assert (
+        "1 files, 2.0 kB, removed" in run_for_output(*old, "delete=true") and not (tmp_path / "markers/dead").exists()
+    )
+    assert "prune: expected one or more of answers" in run_refused("gc", f"store={tmp_path}", "prune=[scores]", code=64)
 
 
 RUNNING_SWEEP = SweepStatus(
@@ -107,7 +109,7 @@ def test_ctrl_c_ends_the_view_cleanly_without_a_message_about_a_sweep(
         raise stop
 
     monkeypatch.setattr(status, "watch", raise_stop)
-    store_at(tmp_path).check()  # creates the store
+    open_store_at(tmp_path).check()  # creates the store
     assert run("status", f"store={tmp_path}", "--watch") == Ended(code, "", said)
 
 
@@ -122,26 +124,26 @@ def test_status_reports_the_first_sweep_while_it_works_and_after_it_was_killed_o
     assert wait_until(lambda: any(store.glob("image_statistics/*/*/*.parquet")))
     process.send_signal(signal.SIGSTOP)
     try:
-        working = printed("status", f"store={store}")
+        working = run_for_output("status", f"store={store}")
     finally:
         process.kill()
         process.wait()
     assert "small, running on" in working and "of 120 cells committed; --watch follows it" in working
-    killed = printed("status", f"store={store}")
+    killed = run_for_output("status", f"store={store}")
     assert "small, was killed, last seen" in killed and "run the same command to continue" in killed
-    assert "no runs yet" not in working + killed and "no sweep is running" in printed(
+    assert "no runs yet" not in working + killed and "no sweep is running" in run_for_output(
         "status", f"store={store}", "--watch"
     )
     for sign in (store / "sweeps").iterdir():
         sign.rename(tmp_path / sign.name)
     count = sum(1 for cell in store.glob("image_statistics/*/*/*.parquet") if ".draft" not in cell.name)
-    assert f"no runs yet, and {count} committed cells; run the same command to continue" in printed(
+    assert f"no runs yet, and {count} committed cells; run the same command to continue" in run_for_output(
         "status", f"store={store}"
     )
     for sign in tmp_path.glob("*.json"):
         sign.rename(store / "sweeps" / sign.name)
-    printed("sweep", *given)
-    assert "killed" not in printed("status", f"store={store}")
+    run_for_output("sweep", *given)
+    assert "killed" not in run_for_output("status", f"store={store}")
 
 
 def test_a_sweep_reports_the_number_of_computed_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +178,7 @@ def test_everyone_who_may_write_to_a_stores_folder_may_write_to_a_sweeps_files(r
     before = os.umask(0o022)
     try:
         assert bench.run().code == 0
-        bench.write("flint", images("ember", 8))
+        bench.write("flint", read_image_rows("ember", 8))
         assert bench.run().code == 0
     finally:
         os.umask(before)

@@ -36,7 +36,6 @@ def make_failure(kind: str, message: str) -> dict[str, Any]:
 
 
 def render(show: Any, *arguments: Any) -> str:
-    """Call `show` with a console and these arguments, and return the text that it prints."""
     stream = io.StringIO()
     show(Console(file=stream, width=140, highlight=False), *arguments)
     return stream.getvalue()
@@ -46,7 +45,7 @@ NO_STORE: Any = None
 """Value in place of a store, which the leaderboards of a newly computed run do not need."""
 
 
-def show_boards(console: Console, finished: Any) -> None:
+def print_boards(console: Console, finished: Any) -> None:
     show_leaderboards(console, finished, NO_STORE, verbose=True)
 
 
@@ -71,7 +70,7 @@ def test_a_kind_of_failure_is_shown_with_a_message_that_says_what_to_do() -> Non
 
 
 def test_a_generator_without_a_score_has_no_rank_and_equal_means_share_a_rank() -> None:
-    said = render(show_boards, make_finished_sweep(make_results(make_failure("corrupt_image", "no"))))
+    said = render(print_boards, make_finished_sweep(make_results(make_failure("corrupt_image", "no"))))
     assert parse_ranks(said) == [("1", "atlas"), ("1", "cobalt"), ("-", "drift")]
     assert "lower is better" not in said
 
@@ -80,7 +79,7 @@ def test_if_lower_is_better_the_lowest_mean_ranks_first_and_the_leaderboard_says
     scored = [("atlas", 0.5), ("cobalt", 0.25), ("drift", 0.5), ("ember", None)]
     records = [{"generator": name, "metric": "m", "prompt_id": "p", "score": score} for name, score in scored]
     summary = sort_best_first(summarise(rows.table(records, schemas.SCORES), {}), {"m"})
-    said = render(show_boards, make_finished_sweep(SimpleNamespace(summary=summary, n_null=0), lower_is_better={"m"}))
+    said = render(print_boards, make_finished_sweep(SimpleNamespace(summary=summary, n_null=0), lower_is_better={"m"}))
     assert parse_ranks(said) == [("1", "cobalt"), ("2", "atlas"), ("2", "drift"), ("-", "ember")]
     assert "m: overall, lower is better" in said and re.search(r"cobalt +│ 0\.250", said)
 

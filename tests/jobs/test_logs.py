@@ -10,18 +10,18 @@ import pytest
 from plumbline.jobs.logs import write_log
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.logs import (
-    Line,
     LogConfig,
     LogForwarder,
+    LogLine,
     add_log_fields,
     find_level,
     log_worker_lines,
-    make_line,
+    make_log_entry,
 )
-from tests.commands import refusal
+from tests.commands import run_refused
 
 SECRET = "hush-hush-hush"
-LOG = logging.getLogger("plumbline.pipelines.somewhere")
+LOGGER = logging.getLogger("plumbline.pipelines.somewhere")
 NO_SECRETS: tuple[str, ...] = ()
 
 
@@ -32,12 +32,12 @@ def read_lines(path: Path) -> list[dict[str, str]]:
 def test_a_line_of_json_has_its_subject_and_the_raised_error(tmp_path: Path) -> None:
     with write_log(LogConfig(format="json", file=f"{tmp_path}/log"), NO_SECRETS), add_log_fields(run="r"):
         with add_log_fields(node="answers:vqa", cell="3f2a91bc"):
-            LOG.warning("two\nlines of %d words", 4)
+            LOGGER.warning("two\nlines of %d words", 4)
         try:
             raise OSError("the disk is full")
         except OSError as error:
-            LOG.error("no luck", exc_info=error)
-        LOG.debug("too small a thing")
+            LOGGER.error("no luck", exc_info=error)
+        LOGGER.debug("too small a thing")
     first, second = read_lines(tmp_path / "log")
     assert first.pop("time").endswith("+00:00")
     assert first == {"level": "warning", "message": "two lines of 4 words", "run": "r", "node": "answers:vqa",
@@ -52,7 +52,7 @@ def test_a_text_entry_is_one_line_without_terminal_control_codes(
         write_log(LogConfig(format="text"), NO_SECRETS),
         add_log_fields(node="scores", generator="atlas", cell="3f2a91bc"),
     ):
-        LOG.info("a prompt of\x1b[2Jtwo\nlines")
+        LOGGER.info("a prompt of\x1b[2Jtwo\nlines")
     assert capsys.readouterr().err.endswith(" info scores atlas 3f2a91bc: a prompt of?[2Jtwo lines\n")
 
 
@@ -63,8 +63,10 @@ def test_no_line_contains_a_secret_of_the_environment_or_the_storage(
     monkeypatch.setenv("AWS_SESSION_TOKEN", f"{SECRET}-of-the-environment")
     config = LogConfig(format=form, file=f"{tmp_path}/log")  # type: ignore[arg-type]
     with pytest.raises(ValueError), write_log(config, ["an-access-key", SECRET, None]):
-        LOG.info("%s, %s, %s-of-the-environment", "an-access-key", SECRET, SECRET, extra={"fields": {"shard": SECRET}})
-        LOG.info("from https://user:pass-word@host/a.png?X-Amz-Signature=abcdef")
+        LOGGER.info(
+            "%s, %s, %s-of-the-environment", "an-access-key", SECRET, SECRET, extra={"fields": {"shard": SECRET}}
+        )
+        LOGGER.info("from https://user:pass-word@host/a.png?X-Amz-Signature=abcdef")
         raise ValueError(f"with {SECRET}")
     text = (tmp_path / "log").read_text()
     assert len(text.splitlines()) == 3 and "***@host/a.png?***" in text
@@ -74,7 +76,7 @@ def test_no_line_contains_a_secret_of_the_environment_or_the_storage(
 def test_without_a_format_nothing_is_logged(capfd: pytest.CaptureFixture[str]) -> None:
     before = logging.getLogger("plumbline").handlers
     with write_log(LogConfig(), NO_SECRETS):
-        LOG.error("unheard")
+        LOGGER.error("unheard")
         assert find_level() is None
     with write_log(LogConfig(format="json", level="warning"), NO_SECRETS):
         assert find_level() == logging.WARNING
@@ -82,16 +84,18 @@ def test_without_a_format_nothing_is_logged(capfd: pytest.CaptureFixture[str]) -
 
 
 def test_lines_of_workers_have_the_workers_time_and_the_drivers_run(tmp_path: Path) -> None:
-    sent: list[Sequence[Line]] = []
+    sent: list[Sequence[LogLine]] = []
     worker, forwarder = logging.Logger("worker"), LogForwarder(sent.append)
     worker.addHandler(forwarder)
     with add_log_fields(node="scores", cell="3f2a91bc"):
         worker.error("no luck", exc_info=ValueError("why"))
     worker.info("it goes on")
     (lines,) = sent
-    assert [line["message"] for line in forwarder.take()] == ["it goes on"], "a line that is kept until the next report"
+    assert [line["message"] for line in forwarder.take_unsent()] == ["it goes on"], (
+        "a line that is kept until the next report"
+    )
     record = logging.makeLogRecord({"msg": "later"})
-    assert lines[0]["time"] < make_line(record)["time"]
+    assert lines[0]["time"] < make_log_entry(record)["time"]
     with write_log(LogConfig(format="json", file=f"{tmp_path}/log"), NO_SECRETS), add_log_fields(run="r"):
         log_worker_lines(lines)
     (line,) = read_lines(tmp_path / "log")
@@ -102,7 +106,7 @@ def test_lines_of_workers_have_the_workers_time_and_the_drivers_run(tmp_path: Pa
 
 def test_the_last_line_is_the_reason_why_the_job_ended(tmp_path: Path) -> None:
     log = ["log.format=json", f"log.file={tmp_path}/log"]
-    line = refusal("sweep", "sweep=shapes", f"store={tmp_path}/store", "benchmark.prompts=/nowhere", *log, code=1)
+    line = run_refused("sweep", "sweep=shapes", f"store={tmp_path}/store", "benchmark.prompts=/nowhere", *log, code=1)
     last = read_lines(tmp_path / "log")[-1]
     assert last["exception"] == "ConfigError" and last["message"] in line
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from plumbline.jobs import nightly
-from plumbline.jobs.nightly import LEASE_NAME
+from plumbline.jobs.nightly import NIGHTLY_LEASE_NAME
 from plumbline.pipelines.base.exit_codes import (
     COMPLETE,
     DEADLINE_PASSED,
@@ -31,8 +31,8 @@ from plumbline.pipelines.nightly.deadline import NightStopped
 from plumbline.pipelines.store.lease import Clock, Lease, LeaseHeld, read_lease, take_lease
 from plumbline.pipelines.store.runs import commit_run, find_newest_run, has_report, list_run_ids, make_newest
 from plumbline.pipelines.store.store import LATEST_FILE, Store
-from tests.bench_of import Bench, images, prompts, save_scores, write_rows
-from tests.commands import Ended, printed, refusal
+from tests.bench_of import Bench, read_image_rows, read_prompt_rows, save_scores, write_rows
+from tests.commands import Ended, run_for_output, run_refused
 from tests.histories.damage import ROT_WAYS, damage_file
 
 ROOT = Path(__file__).parent.parent.parent
@@ -84,20 +84,19 @@ class Nights(Bench):
 
     def __init__(self, folder: Path, url: str) -> None:
         super().__init__(folder, "sweep=own_images", "models=shapes", METRIC_OPTION, store=url, count=N_PROMPTS)
-        plain = [{key: prompt[key] for key in ("prompt_id", "text")} for prompt in prompts(N_PROMPTS)]
+        plain = [{key: prompt[key] for key in ("prompt_id", "text")} for prompt in read_prompt_rows(N_PROMPTS)]
         write_rows(self.folder / "prompts.parquet", plain)
         self.quality = {"atlas": 0.8, "flint": 0.5}
         self.seconds = 1_800_000_000
 
     def add(self, generator: str, quality: float) -> None:
         """Add a generator or replace its images; `quality` is the level of its invented scores."""
-        path = self.write(generator, images("atlas", N_PROMPTS))
+        path = self.write(generator, read_image_rows("atlas", N_PROMPTS))
         self.seconds += 1  # a file's modification time is its ETag
         os.utime(path, (self.seconds, self.seconds))
         self.quality[generator] = quality
 
     def score(self) -> None:
-        """Commit the missing cells with invented scores."""
 
         def score(generator: str, image: Mapping[str, Any]) -> float:
             return self.quality[generator] + sum(image["prompt_id"].encode()) % 17 / 100
@@ -115,7 +114,6 @@ class Nights(Bench):
         return self.store.read_text("latest/report.html") or ""
 
     def list_runs_in_trends(self) -> set[str]:
-        """Return the ids of the runs that the trends page shows."""
         return set(self.store.read_table("trends/small/trends.parquet", ["run_id"]).column("run_id").to_pylist())
 
     @contextmanager
@@ -127,7 +125,7 @@ class Nights(Bench):
                 sys.executable,
                 "-c",
                 HOLDER_SCRIPT,
-                *self.line("nightly.webhook=http://127.0.0.1:9/x", "nightly.lease=10"),
+                *self.list_words("nightly.webhook=http://127.0.0.1:9/x", "nightly.lease=10"),
             ],
             cwd=ROOT,
             stdin=subprocess.PIPE,
@@ -198,7 +196,7 @@ def test_nights_report_a_first_run_then_nothing_then_a_new_and_a_worse_generator
     assert outcome["trends"] == f"{url}/trends/small/trends.html" and f"trends: {outcome['trends']}" in printed
     assert nights.list_runs_in_trends() == {first, second} and nights.store.exists("trends/small/trends.html")
     assert nights.run().code == 0, "the regression has already been reported"
-    assert read_lease(nights.store, LEASE_NAME).is_free
+    assert read_lease(nights.store, NIGHTLY_LEASE_NAME).is_free
 
 
 def test_a_small_change_is_not_a_regression(nights: Nights) -> None:
@@ -221,7 +219,7 @@ def test_a_rewritten_report_of_a_night_keeps_the_changes_on_both_pages(nights: N
 
     report = ("report", f"store={nights.store.place.url}", "run=latest")
     for words, changed in (((), True), (("compare=none",), False), ((), False)):
-        printed(*report, *words)
+        run_for_output(*report, *words)
         assert find_changes_on_pages() == {changed}
 
 
@@ -269,7 +267,7 @@ def test_a_run_may_be_compared_with_a_named_run(nights: Nights) -> None:
     assert nights.run(f"nightly.compare={first}").code == 0
 
 
-def test_a_night_with_mostly_missing_scores_fails_like_a_sweep_and_is_never_compared_with(nights: Nights) -> None:
+def test_a_night_with_mostly_missing_scores_fails_like_a_sweep_and_is_never_a_baseline(nights: Nights) -> None:
     nights.run()
     first = find_newest_run(nights.store)
     nights.add("flint", 0.4)
@@ -282,7 +280,7 @@ def test_a_night_with_mostly_missing_scores_fails_like_a_sweep_and_is_never_comp
     assert outcome is not None and outcome["compared_with"] == first
 
 
-class Rival:
+class RivalNight:
     """Another nightly run, which takes the lease and publishes a run just before the nth renewal of our lease."""
 
     ID = "2099-01-01"
@@ -296,7 +294,7 @@ class Rival:
         self.looks += 1
         if self.looks == self.at:
             store, before = self.nights.store, list_run_ids(self.nights.store)[0]
-            take_lease(store, LEASE_NAME, "rival", clock=JumpingClock())
+            take_lease(store, NIGHTLY_LEASE_NAME, "rival", clock=JumpingClock())
             store.write_text(f"runs/{self.ID}/report.html", "the rival's")
             commit_run(store, self.ID, store.read_json(f"runs/{before}/manifest.json") or {})
             make_newest(store, self.ID)
@@ -314,20 +312,20 @@ def test_a_night_that_lost_its_lease_overwrites_nothing_of_the_other_night(
     nights.run()
     first = find_newest_run(nights.store)
     nights.add("flint", 0.4)
-    rival = Rival(nights, at)
+    rival = RivalNight(nights, at)
     monkeypatch.setattr(Lease, "renew", lambda lease: rival.interfere(lease))
     ended = nights.run()
     assert ended.code == 5 and "did not renew its lease in time, and rival on" in ended.out
-    ours = set(list_run_ids(nights.store)) - {first, Rival.ID}
-    assert len(ours) == published and find_newest_run(nights.store) == Rival.ID
+    ours = set(list_run_ids(nights.store)) - {first, RivalNight.ID}
+    assert len(ours) == published and find_newest_run(nights.store) == RivalNight.ID
     assert all(nights.read_outcome(run_id) is None for run_id in ours)
     assert nights.read_latest_report() == "the rival's"
     if at < 7:
         assert nights.list_runs_in_trends() == {first}
-    assert not read_lease(nights.store, LEASE_NAME).is_free, "the rival still has the lease"
+    assert not read_lease(nights.store, NIGHTLY_LEASE_NAME).is_free, "the rival still has the lease"
 
 
-def test_a_second_night_is_refused_and_the_night_after_a_killed_one_reports_its_run(
+def test_a_concurrent_night_is_refused_and_the_night_after_a_killed_one_reports_its_run(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nights = Nights(tmp_path, f"{bucket}/store")
@@ -432,8 +430,8 @@ def test_a_failed_webhook_is_a_warning_that_does_not_show_its_address(
     assert sent[1] == {**outcome, "webhook": None}
     kept = [path for path in Path(nights.store.place.url).rglob("*") if path.is_file() and b"hush" in path.read_bytes()]
     assert not kept and "hush" not in failed.out + ended.out
-    assert "hush" not in refusal("nightly", *nights.line("nightly.webhook=hush-hush"), code=64)
-    shown = printed("nightly", *nights.line("nightly.webhook=http://x/hush-hush"), "--config")
+    assert "hush" not in run_refused("nightly", *nights.list_words("nightly.webhook=hush-hush"), code=64)
+    shown = run_for_output("nightly", *nights.list_words("nightly.webhook=http://x/hush-hush"), "--config")
     assert "hush" not in shown and "webhook: '***'" in shown
 
 
@@ -455,7 +453,7 @@ def test_expired_runs_are_removed_after_the_night_has_reported(
     assert list_run_ids(nights.store) == ["2020-01-03", first, outcome["run_id"]], (
         "the run that it was compared with is kept"
     )
-    assert read_lease(nights.store, LEASE_NAME).is_free
+    assert read_lease(nights.store, NIGHTLY_LEASE_NAME).is_free
 
 
 @pytest.mark.parametrize("error", [LeaseHeld("gc is at work"), NightStopped("the deadline is over", DEADLINE_PASSED)])
@@ -485,7 +483,7 @@ def test_a_night_past_its_deadline_has_its_own_exit_code_and_the_next_night_cont
     monkeypatch.setattr(regressions, "_make_outcome", never)
     ended = nights.run("nightly.deadline=3600")
     assert ended.code == 6 and "nightly.deadline: 3600 seconds have passed; all computed cells are kept" in ended.out
-    assert read_lease(nights.store, LEASE_NAME).is_free
+    assert read_lease(nights.store, NIGHTLY_LEASE_NAME).is_free
     monkeypatch.undo()
     assert nights.run().code == 0 and len(list_run_ids(nights.store)) == 1 and nights.read_outcome() is not None
 
@@ -509,5 +507,5 @@ def test_every_exit_code_is_documented() -> None:
     ],
 )
 def test_an_impossible_option_is_refused_by_name(override: str, remedy: str, nights: Nights) -> None:
-    line = refusal("nightly", *nights.line(override), code=64)
+    line = run_refused("nightly", *nights.list_words(override), code=64)
     assert override.partition("=")[0] in line and remedy in line

@@ -15,8 +15,8 @@ import pytest
 from plumbline.pipelines.store.lease import read_lease
 from plumbline.pipelines.store.runs import list_run_ids
 from plumbline.pipelines.sweeps.suite import plan_suite
-from tests.bench_of import images, prompts, save_scores, write_rows
-from tests.commands import Ended, config_of, run, store_at
+from tests.bench_of import read_image_rows, read_prompt_rows, save_scores, write_rows
+from tests.commands import Ended, load_job_config, open_store_at, run
 from tests.jobs.test_nightly_job import JumpingClock, use_clock
 from tests.pipelines.nightly.test_outcome import serve
 
@@ -43,12 +43,12 @@ class Suite:
     """Two benchmarks with the same prompts, no skills, two generators each, and invented scores."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.store = folder, store_at(folder / "store")
+        self.folder, self.store = folder, open_store_at(folder / "store")
         self.quality = {(name, generator): 0.5 for name in ("numbers", "places") for generator in ("atlas", "flint")}
         for name, generator in self.quality:
-            plain = [{key: prompt[key] for key in ("prompt_id", "text")} for prompt in prompts(N_PROMPTS)]
+            plain = [{key: prompt[key] for key in ("prompt_id", "text")} for prompt in read_prompt_rows(N_PROMPTS)]
             write_rows(folder / name / "prompts.parquet", plain)
-            write_rows(folder / name / f"images/{generator}/0.parquet", images("atlas", N_PROMPTS))
+            write_rows(folder / name / f"images/{generator}/0.parquet", read_image_rows("atlas", N_PROMPTS))
         self.seconds = 1_800_000_000
 
     @property
@@ -67,8 +67,7 @@ class Suite:
         os.utime(self.folder / name / "images/flint/0.parquet", (self.seconds, self.seconds))
 
     def score(self) -> None:
-        """Commit the missing cells with invented scores."""
-        for name, planned in plan_suite(config_of("sweep", *self.words)).sweeps.items():
+        for name, planned in plan_suite(load_job_config("sweep", *self.words)).sweeps.items():
 
             def score(generator: str, image: Mapping[str, Any], name: str = name) -> float:
                 return self.quality[name, generator] + sum(image["prompt_id"].encode()) % 17 / 100

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import pyarrow.parquet as pq
 import pytest
 
-from tests.bench_of import SMALL_OPTIONS, images, write_benchmark, write_rows
-from tests.commands import newest, printed
+from tests.bench_of import SMALL_OPTIONS, read_image_rows, write_benchmark, write_rows
+from tests.commands import find_newest_run_folder, run_for_output
 
 MAX_POLLS = 240
 """Maximum number of half-second polls until Ray's agent exports new values."""
@@ -25,7 +25,7 @@ LABEL_NAMES = ("node", "over", "metric", "kind", "state")
 Counts = Counter[tuple[str, ...]]
 
 
-def scrape() -> str:
+def read_ray_metrics() -> str:
     """Return the text with Ray's metrics that Prometheus would read from this machine."""
     import ray
 
@@ -37,7 +37,7 @@ def scrape() -> str:
 def read_counters() -> Counts:
     """Return the value of each counter, keyed by its name and our labels and summed over all processes."""
     counts: Counts = Counter()
-    for name, text, value in METRIC_LINE_PATTERN.findall(scrape()):
+    for name, text, value in METRIC_LINE_PATTERN.findall(read_ray_metrics()):
         labels = dict(METRIC_LABEL_PATTERN.findall(text))
         assert labels["stage"] == labels["node"].partition(":")[0]
         if name.endswith("_total"):
@@ -65,7 +65,7 @@ class ObservedSweep(NamedTuple):
                 return
             waiting.wait(0.5)
 
-    def await_counts(self, expected: Mapping[tuple[str, ...], float], *names: str) -> None:
+    def wait_for_counts(self, expected: Mapping[tuple[str, ...], float], *names: str) -> None:
         """Wait until the run has increased these counters as expected; fail if that takes too long."""
         waiting = threading.Event()
         for _ in range(MAX_POLLS):
@@ -76,15 +76,15 @@ class ObservedSweep(NamedTuple):
         assert added == expected
 
 
-def observe(folder: Path, *overrides: str) -> ObservedSweep:
+def run_observed_sweep(folder: Path, *overrides: str) -> ObservedSweep:
     before = read_counters()
     log = folder / f"{len(overrides)}.jsonl"
     arguments = ["sweep=shapes", "metric=[clipscore]", "benchmark.name=small", "max_failed=1",
                  f"benchmark.prompts={folder}/bench/prompts.parquet", f"benchmark.images={folder}/bench/images",
                  f"store={folder}/store", "log.format=json", f"log.file={log}", *SMALL_OPTIONS,
                  "cluster=local", *overrides]  # fmt: skip
-    said = printed("sweep", *arguments, code=2)
-    folder_of_run = newest(folder / "store")
+    said = run_for_output("sweep", *arguments, code=2)
+    folder_of_run = find_newest_run_folder(folder / "store")
     observed = ObservedSweep(
         json.loads((folder_of_run / "manifest.json").read_text()),
         pq.read_table(folder_of_run / "cells.parquet").to_pylist(),
@@ -93,12 +93,12 @@ def observe(folder: Path, *overrides: str) -> ObservedSweep:
         said,
     )
     observed.wait()
-    return observed._replace(text=scrape())
+    return observed._replace(text=read_ray_metrics())
 
 
 def corrupt_images(folder: Path, *places: int) -> None:
     """Make the generator atlas's images at these positions unreadable."""
-    rows = images("atlas", 4)
+    rows = read_image_rows("atlas", 4)
     for place in places:
         rows[place]["image"] = b"no image"
     write_rows(folder / "bench" / "images" / "atlas" / "00000.parquet", rows)
@@ -110,9 +110,9 @@ def sweeps(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> tuple
     folder = tmp_path_factory.mktemp("observed")
     write_benchmark(folder / "bench", ["atlas", "flint"], count=4)
     corrupt_images(folder, 0)
-    first = observe(folder)
+    first = run_observed_sweep(folder)
     corrupt_images(folder, 0, 1)
-    return first, observe(folder, "dry_run=false")
+    return first, run_observed_sweep(folder, "dry_run=false")
 
 
 def test_the_counters_agree_with_the_manifest(sweeps: tuple[ObservedSweep, ObservedSweep]) -> None:
@@ -139,7 +139,7 @@ def test_reused_cells_are_counted_as_reused(sweeps: tuple[ObservedSweep, Observe
     assert (counts["cells_cached"], counts["cells_computed"], counts["rows_kept"]) == (2, 2, 2)
     nodes = ("similarities:clip", "scores")
     cells = {("cells", node, state): 1 for node in nodes for state in ("cached", "committed")}
-    second.await_counts({**cells, ("kept_rows", nodes[0], "clipscore"): 2}, "cells", "kept_rows")
+    second.wait_for_counts({**cells, ("kept_rows", nodes[0], "clipscore"): 2}, "cells", "kept_rows")
 
 
 def test_every_computed_cell_has_a_log_line(sweeps: tuple[ObservedSweep, ObservedSweep]) -> None:
@@ -157,10 +157,10 @@ def test_every_computed_cell_has_a_log_line(sweeps: tuple[ObservedSweep, Observe
 def test_progress_counts_the_calls_of_models(sweeps: tuple[ObservedSweep, ObservedSweep]) -> None:
     """The seven valid images are counted, and so are their prompts."""
     (line,) = (line for line in sweeps[0].printed.splitlines() if line.startswith("similarities:clip: 2/2 cells"))
-    assert ", 14 of about 16 calls, 1 failed rows" in line
+    assert ", 14 of about 16 steps, 1 failed rows" in line
 
 
-def test_rays_dashboard_shows_our_names_of_stages(sweeps: tuple[ObservedSweep, ObservedSweep]) -> None:
+def test_rays_dashboard_shows_our_stage_names(sweeps: tuple[ObservedSweep, ObservedSweep]) -> None:
     operators = re.findall(r'operator="(MapBatches\([^)]*\))', sweeps[0].text)
     assert {"MapBatches(similarities:clip)", "MapBatches(scores)"} <= set(operators)
     assert "MapBatches(StageActor)" not in operators

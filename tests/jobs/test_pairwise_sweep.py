@@ -24,11 +24,18 @@ from plumbline.operators.models.loading import load
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.scoring.scorer import ScorerConfig
 from plumbline.pipelines.sweeps.planning import plan_sweep
-from tests.bench_of import UNJUDGED_OPTIONS, images, list_arguments, prompts, run_plan, write_benchmark, write_rows
-from tests.commands import config_of, newest, printed, refusal, run
+from tests.bench_of import (
+    UNJUDGED_OPTIONS,
+    list_arguments,
+    read_image_rows,
+    read_prompt_rows,
+    run_plan,
+    write_benchmark,
+    write_rows,
+)
+from tests.commands import find_newest_run_folder, load_job_config, run, run_for_output, run_refused
 from tests.operators import tiny
 from tests.operators.models.endpoint import KEY, KEY_VARIABLE, Answer, Server, make_completion, make_error
-from tests.operators.tiny import captioners
 
 ROOT = Path(__file__).parent.parent.parent
 N_PROMPTS = 4
@@ -44,13 +51,12 @@ def write_images(folder: Path, generator: str, images: Sequence[bytes | None]) -
     """Write a generator's images as one Parquet file: one image for each of the first prompts, or None for no image."""
     rows = [
         {"image_id": f"{generator}-{number}", "prompt_id": prompt["prompt_id"], "image": image}
-        for number, (prompt, image) in enumerate(zip(prompts(len(images)), images, strict=True))
+        for number, (prompt, image) in enumerate(zip(read_prompt_rows(len(images)), images, strict=True))
     ]
     write_rows(folder / "images" / generator / "00000.parquet", rows)
 
 
 def read_images(body: Mapping[str, Any]) -> list[Image.Image]:
-    """Return the images in the body of a chat request, in order."""
     parts = [part for part in body["messages"][0]["content"] if part["type"] == "image_url"]
     encoded = (base64.b64decode(part["image_url"]["url"].partition(",")[2]) for part in parts)
     return [Image.open(io.BytesIO(each)) for each in encoded]
@@ -68,23 +74,23 @@ def prefer_brighter(number: int, body: Mapping[str, Any]) -> Answer:
     return make_completion(json.dumps({"choice": letter, "rationale": f"{first} and {second}"}))
 
 
-class Judged:
+class JudgedBenchmark:
     """A benchmark of plainly coloured images, with a service on localhost that prefers brighter ones."""
 
     def __init__(self, folder: Path, server: Server) -> None:
         self.folder, self.server = folder, server
-        write_rows(folder / "prompts.parquet", prompts(N_PROMPTS))
+        write_rows(folder / "prompts.parquet", read_prompt_rows(N_PROMPTS))
         for generator, brightness in BRIGHTNESS_BY_GENERATOR.items():
             write_images(folder, generator, [paint(brightness, number) for number in range(N_PROMPTS)])
 
-    def line(self, *more: str) -> list[str]:
+    def list_words(self, *more: str) -> list[str]:
         service = f"family: openai, checkpoint: judge, endpoint: '{self.server.url}', key_variable: {KEY_VARIABLE}"
         words = ["sweep=own_images", "models=shapes", f"+models.vlm={{{service}, max_retries: 0}}"]
         return list_arguments(self.folder, self.folder / "store", *words, "metric=[pairwise]", "max_failed=1", *more)
 
     def sweep(self, *more: str, code: int = 0) -> str:
         """Run a sweep, which must end with this exit code; return its output as one line."""
-        return " ".join(printed("sweep", *self.line(*more), code=code).split())
+        return " ".join(run_for_output("sweep", *self.list_words(*more), code=code).split())
 
     def count_asked(self) -> int:
         """Return the number of requests that the service has received since the last call of this method."""
@@ -92,27 +98,46 @@ class Judged:
         self.server.bodies.clear()
         return asked
 
-    def table(self, name: str) -> pd.DataFrame:
-        return pq.read_table(newest(self.folder / "store") / f"{name}.parquet").to_pandas()
+    def read_table(self, name: str) -> pd.DataFrame:
+        return pq.read_table(find_newest_run_folder(self.folder / "store") / f"{name}.parquet").to_pandas()
 
-    def means(self) -> dict[str, float]:
-        scores = self.table("scores")
+    def read_means(self) -> dict[str, float]:
+        scores = self.read_table("scores")
         return {name: round(float(mean), 3) for name, mean in scores.groupby("generator")["score"].mean().items()}
 
 
 @pytest.fixture
-def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judged]:
+def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[JudgedBenchmark]:
     monkeypatch.setenv(KEY_VARIABLE, KEY)
     server = Server()
     server.script, server.trial = prefer_brighter, make_completion("yes")
-    yield Judged(tmp_path, server)
+    yield JudgedBenchmark(tmp_path, server)
     server.close()
 
 
-def test_every_pair_of_images_is_compared_in_both_orders(judged: Judged) -> None:
+def export_pairs(judged: JudgedBenchmark, output: str, *more: str) -> set[tuple[str, str]]:
+    """Export pairs for DPO from the newest run; return the generators of the better and the worse image of each."""
+    words = (f"store={judged.folder}/store", f"output={judged.folder}/{output}", "format=pairs", "held_out=0", *more)
+    assert run("rewards", *words).code == 0
+    table = pq.read_table(judged.folder / output / "data").select(["model_0", "model_1", "label_0"]).to_pylist()
+    both = [
+        (row["model_0"], row["model_1"]) if row["label_0"] == 1 else (row["model_1"], row["model_0"]) for row in table
+    ]
+    assert all(both.count(pair) == N_PROMPTS for pair in both)
+    return set(both)
+
+
+def test_pairs_for_dpo_can_be_those_that_the_judge_itself_compared(judged: JudgedBenchmark) -> None:
+    judged.sweep("metrics.pairwise.pairs=baseline", "metrics.pairwise.baseline=grey")
+    compared = {("light", "grey"), ("grey", "dim")}
+    assert export_pairs(judged, "by_win_rate", "reward=pairwise") == {*compared, ("light", "dim")}
+    assert export_pairs(judged, "by_choice", "reward=pairwise", "selection.agree=[pairwise]") == compared
+
+
+def test_every_pair_of_images_is_compared_in_both_orders(judged: JudgedBenchmark) -> None:
     said = judged.sweep()
     assert "12 pairs compared in both orders" in said and judged.count_asked() == 24
-    table = pq.read_table(newest(judged.folder / "store") / "comparisons.parquet")
+    table = pq.read_table(find_newest_run_folder(judged.folder / "store") / "comparisons.parquet")
     assert table.schema.equals(schemas.COMPARED)
     compared = table.to_pandas()
     assert len(compared) == 24 and set(compared["metric"]) == {"pairwise"}
@@ -131,71 +156,71 @@ def test_every_pair_of_images_is_compared_in_both_orders(judged: Judged) -> None
         assert row.first_image_id.rpartition("-")[2] == row.second_image_id.rpartition("-")[2]
 
 
-def test_a_score_is_the_share_of_comparisons_that_an_image_wins(judged: Judged) -> None:
+def test_a_score_is_the_share_of_comparisons_that_an_image_wins(judged: JudgedBenchmark) -> None:
     judged.sweep()
-    assert judged.means() == {"dim": 0.0, "grey": 0.5, "light": 1.0}
-    assert set(judged.table("scores")["n_questions"]) == {2}
+    assert judged.read_means() == {"dim": 0.0, "grey": 0.5, "light": 1.0}
+    assert set(judged.read_table("scores")["n_questions"]) == {2}
 
 
-def test_a_new_generator_is_compared_and_no_other_pair_is_asked_again(judged: Judged) -> None:
+def test_a_new_generator_is_compared_and_no_other_pair_is_asked_again(judged: JudgedBenchmark) -> None:
     judged.sweep()
     assert judged.count_asked() == 24
-    assert "0 cells to compute" in printed("sweep", *judged.line()) and judged.count_asked() == 0
+    assert "0 cells to compute" in run_for_output("sweep", *judged.list_words()) and judged.count_asked() == 0
     write_images(judged.folder, "blaze", [paint(250, number) for number in range(N_PROMPTS)])
     judged.sweep()
     assert judged.count_asked() == 3 * N_PROMPTS * 2
-    assert judged.means() == {"blaze": 1.0, "dim": 0.0, "grey": 0.333, "light": 0.667}
-    assert len(judged.table("comparisons")) == 6 * N_PROMPTS * 2
+    assert judged.read_means() == {"blaze": 1.0, "dim": 0.0, "grey": 0.333, "light": 0.667}
+    assert len(judged.read_table("comparisons")) == 6 * N_PROMPTS * 2
 
 
-def test_a_changed_image_is_compared_again_and_no_other(judged: Judged) -> None:
+def test_a_changed_image_is_compared_again_and_no_other(judged: JudgedBenchmark) -> None:
     judged.sweep()
     judged.count_asked()
     write_images(judged.folder, "dim", [paint(255), *(paint(50, number) for number in range(1, N_PROMPTS))])
     judged.sweep()
     assert judged.count_asked() == 4
-    assert judged.means() == {"dim": 0.25, "grey": 0.375, "light": 0.875}
+    assert judged.read_means() == {"dim": 0.25, "grey": 0.375, "light": 0.875}
 
 
-def test_a_pair_without_two_images_keeps_its_place_with_the_reason(judged: Judged) -> None:
+def test_a_pair_without_two_images_keeps_its_place_with_the_reason(judged: JudgedBenchmark) -> None:
     good = [paint(50, number) for number in range(N_PROMPTS)]
     write_images(judged.folder, "dim", [None, b"no image", paint(0), good[3]])
     judged.sweep(code=2)
-    compared = judged.table("comparisons")
+    compared = judged.read_table("comparisons")
     failed = compared[compared["error"].notna()]
     assert len(compared) == 24 and len(failed) == 3 * 2 * 2
     assert failed[["choice", "p_first", "reason"]].isna().all(axis=None)
     assert {error["kind"] for error in failed["error"]} == {"missing_image", "corrupt_image", "blank_picture"}
     assert all(error["message"].startswith("the image of dim: ") for error in failed["error"])
-    scores = judged.table("scores").set_index("image_id")
+    scores = judged.read_table("scores").set_index("image_id")
     assert scores.loc["dim-0", "error"]["kind"] == "missing_image"
     assert scores.loc[[f"dim-{number}" for number in range(3)], "score"].isna().all()
     assert (scores.loc["grey-0", "score"], scores.loc["grey-0", "n_questions"]) == (0.0, 1)
 
 
-def test_a_prompt_without_another_image_has_no_pair(judged: Judged) -> None:
+def test_a_prompt_without_another_image_has_no_pair(judged: JudgedBenchmark) -> None:
     for generator in ("dim", "grey"):
         write_images(
             judged.folder, generator, [paint(BRIGHTNESS_BY_GENERATOR[generator], number) for number in range(2)]
         )
     judged.sweep("benchmark.require_every_prompt=false", code=2)
-    scores = judged.table("scores").set_index("image_id")
+    scores = judged.read_table("scores").set_index("image_id")
     errors = [scores.loc[f"light-{number}", "error"] for number in (2, 3)]
     assert [error["kind"] for error in errors] == ["no_pair"] * 2
     assert "no generator that light is compared with has an image of prompt" in errors[0]["message"]
-    assert len(judged.table("comparisons")) == 3 * 2 * 2
+    assert len(judged.read_table("comparisons")) == 3 * 2 * 2
 
 
-def test_identical_files_are_a_tie_and_the_judge_is_not_asked(judged: Judged) -> None:
+def test_identical_files_are_a_tie_and_the_judge_is_not_asked(judged: JudgedBenchmark) -> None:
     write_images(judged.folder, "dim", [paint(100, number) for number in range(N_PROMPTS)])
     judged.sweep()
     assert judged.count_asked() == 2 * N_PROMPTS * 2
-    compared = judged.table("comparisons").query("first_generator == 'dim' and second_generator == 'grey'")
+    compared = judged.read_table("comparisons").query("first_generator == 'dim' and second_generator == 'grey'")
     assert set(compared["choice"]) == {"tie"} and set(compared["p_first"]) == {0.5}
     assert set(compared["reason"]) == {"The two files are identical."}
 
 
-def test_a_reply_without_a_choice_is_asked_once_more_and_then_fails_the_pair(judged: Judged) -> None:
+def test_a_reply_without_a_choice_is_asked_once_more_and_then_fails_the_pair(judged: JudgedBenchmark) -> None:
     def refuse_once_or_always(number: int, body: Mapping[str, Any]) -> Answer:
         darkest = min(read_pixel(image)[0] for image in read_images(body))
         if darkest == BRIGHTNESS_BY_GENERATOR["dim"] or (
@@ -207,26 +232,26 @@ def test_a_reply_without_a_choice_is_asked_once_more_and_then_fails_the_pair(jud
     judged.server.script = refuse_once_or_always
     judged.sweep(code=2)
     assert judged.count_asked() == 2 * 24
-    compared = judged.table("comparisons")
+    compared = judged.read_table("comparisons")
     failed = compared[compared["error"].notna()]
     assert {error["kind"] for error in failed["error"]} == {"unreadable_reply"} and len(failed) == 16
-    assert judged.means() == pytest.approx({"dim": float("nan"), "grey": 0.0, "light": 1.0}, nan_ok=True)
+    assert judged.read_means() == pytest.approx({"dim": float("nan"), "grey": 0.0, "light": 1.0}, nan_ok=True)
 
 
-def test_only_failed_pairs_are_asked_again(judged: Judged) -> None:
+def test_only_failed_pairs_are_asked_again(judged: JudgedBenchmark) -> None:
     judged.server.script = lambda number, body: (
         make_error(503) if read_pixel(read_images(body)[0])[2] == 1 else prefer_brighter(number, body)
     )
     judged.sweep(code=2)
     judged.count_asked()
-    assert int(judged.table("scores")["score"].isna().sum()) == 3
+    assert int(judged.read_table("scores")["score"].isna().sum()) == 3
     judged.server.script = prefer_brighter
     judged.sweep("retry_failed=true")
     assert judged.count_asked() == 3 * 2
-    assert judged.means() == {"dim": 0.0, "grey": 0.5, "light": 1.0}
+    assert judged.read_means() == {"dim": 0.0, "grey": 0.5, "light": 1.0}
 
 
-def test_a_killed_sweep_continues_with_the_pairs_that_are_missing(judged: Judged) -> None:
+def test_a_killed_sweep_continues_with_the_pairs_that_are_missing(judged: JudgedBenchmark) -> None:
     reached, released = threading.Event(), threading.Event()
 
     def wait_at_the_last_shard(number: int, body: Mapping[str, Any]) -> Answer:
@@ -237,7 +262,10 @@ def test_a_killed_sweep_continues_with_the_pairs_that_are_missing(judged: Judged
 
     judged.server.script = wait_at_the_last_shard
     process = subprocess.Popen(
-        [sys.executable, "-m", "jobs.sweep", *judged.line()], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-m", "jobs.sweep", *judged.list_words()],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     assert reached.wait(120)
     process.kill()
@@ -246,10 +274,11 @@ def test_a_killed_sweep_continues_with_the_pairs_that_are_missing(judged: Judged
     judged.server.script = prefer_brighter
     judged.count_asked()
     judged.sweep()
-    assert judged.count_asked() == 8 and len(judged.table("comparisons")) == 24
+    assert 8 <= judged.count_asked() < 24, "the last answers before the kill may not be saved yet"
+    assert len(judged.read_table("comparisons")) == 24
 
 
-def test_a_dry_run_shows_what_each_selection_of_pairs_costs(judged: Judged) -> None:
+def test_a_dry_run_shows_what_each_selection_of_pairs_costs(judged: JudgedBenchmark) -> None:
     said = judged.sweep("dry_run=true", "+models.vlm.prices={read: 1, written: 4}").replace("│", "")
     said = " ".join(said.split())
     assert "comparisons:vlm: about 0.048 USD for 24 calls of a service" in said and judged.count_asked() == 0
@@ -257,28 +286,28 @@ def test_a_dry_run_shows_what_each_selection_of_pairs_costs(judged: Judged) -> N
     assert "neighbours, neighbours=1 2 8 16 0.032 USD" in said
 
 
-def test_each_generator_is_compared_with_a_baseline(judged: Judged) -> None:
+def test_each_generator_is_compared_with_a_baseline(judged: JudgedBenchmark) -> None:
     judged.sweep("metrics.pairwise.pairs=baseline", "metrics.pairwise.baseline=grey")
     assert judged.count_asked() == 2 * N_PROMPTS * 2
-    assert judged.means() == {"dim": 0.0, "grey": 0.5, "light": 1.0}
-    compared = judged.table("comparisons")
+    assert judged.read_means() == {"dim": 0.0, "grey": 0.5, "light": 1.0}
+    compared = judged.read_table("comparisons")
     assert set(compared["first_generator"]) == {"dim", "grey", "light"}
     assert ((compared["first_generator"] == "grey") | (compared["second_generator"] == "grey")).all()
     judged.sweep()  # of all pairs only the rest is asked
     assert judged.count_asked() == N_PROMPTS * 2
 
 
-def test_neighbours_in_the_ranking_of_another_metric_are_compared(judged: Judged) -> None:
+def test_neighbours_in_the_ranking_of_another_metric_are_compared(judged: JudgedBenchmark) -> None:
     chosen = ("metrics.pairwise.pairs=neighbours", "metrics.pairwise.ranked_by=brightness")
-    said = refusal("sweep", *judged.line(*chosen))
+    said = run_refused("sweep", *judged.list_words(*chosen))
     assert "metrics.pairwise.ranked_by: no run of small in " in said and "run a sweep with metric=[brightness]" in said
     code = judged.folder / "bright.py"
     code.write_text("def bright(image, prompt):\n    return image.getpixel((0, 0))[0]\n")
     function = f"+metrics.brightness={{kind: function, function: '{code}:bright'}}"
-    printed("sweep", *judged.line(), "metric=[]", function)
+    run_for_output("sweep", *judged.list_words(), "metric=[]", function)
     judged.sweep(*chosen)
     assert judged.count_asked() == 2 * N_PROMPTS * 2
-    both = judged.table("comparisons")[["first_generator", "second_generator"]]
+    both = judged.read_table("comparisons")[["first_generator", "second_generator"]]
     assert {*map(frozenset, both.to_numpy())} == {frozenset(["dim", "grey"]), frozenset(["grey", "light"])}
 
 
@@ -286,7 +315,8 @@ def test_neighbours_in_the_ranking_of_another_metric_are_compared(judged: Judged
     ("words", "message"),
     [
         (["benchmark.generators=[dim]"], "compares the images of two generators, but the benchmark has one, 'dim'"),
-        (["metrics.pairwise.judge=vqa"], "pairwise needs a "),
+        (["metrics.pairwise.judge=nli"], "pairwise needs a "),
+        (["metrics.pairwise.judge=vqa"], "two images in one question, but the model of role 'vqa'"),
         (["metrics.pairwise.pairs=baseline"], "pairwise baseline: pairs=baseline needs the name of a generator"),
         (
             ["metrics.pairwise.pairs=baseline", "metrics.pairwise.baseline=gray"],
@@ -294,7 +324,7 @@ def test_neighbours_in_the_ranking_of_another_metric_are_compared(judged: Judged
         ),
         (["metrics.pairwise.baseline=grey"], "pairwise baseline: only for pairs=baseline, found pairs=all"),
         (["metrics.pairwise.ablation=blank_images"], "has no stage that ablation=blank_images affects"),
-        (["metrics.pairwise.pairs=active"], "metrics.pairwise.pairs: active is for sweeps that stop when"),
+        (["metrics.pairwise.pairs=active"], "metrics.pairwise.pairs: expected another value than active"),
         (
             ["metrics.pairwise.pairs=active", "adaptive=betting", "metric=[pairwise,entropy]"],
             "metrics.pairwise.pairs: pairs=active leaves out images that entropy would score",
@@ -303,24 +333,17 @@ def test_neighbours_in_the_ranking_of_another_metric_are_compared(judged: Judged
     ],
 )
 def test_a_sweep_that_cannot_compare_is_refused_in_one_sentence(
-    judged: Judged, words: Sequence[str], message: str
+    judged: JudgedBenchmark, words: Sequence[str], message: str
 ) -> None:
-    assert message in refusal("sweep", *judged.line(*words)) and judged.count_asked() == 0
+    assert message in run_refused("sweep", *judged.list_words(*words)) and judged.count_asked() == 0
 
 
-def test_generators_without_a_common_prompt_are_refused(judged: Judged) -> None:
-    rows = [{"prompt_id": prompt["prompt_id"], "image": paint(9)} for prompt in prompts(N_PROMPTS)]
+def test_generators_without_a_common_prompt_are_refused(judged: JudgedBenchmark) -> None:
+    rows = [{"prompt_id": prompt["prompt_id"], "image": paint(9)} for prompt in read_prompt_rows(N_PROMPTS)]
     for number, generator in enumerate(BRIGHTNESS_BY_GENERATOR):
         write_rows(judged.folder / "images" / generator / "00000.parquet", rows[number : number + 1])
-    said = refusal("sweep", *judged.line("benchmark.require_every_prompt=false"))
+    said = run_refused("sweep", *judged.list_words("benchmark.require_every_prompt=false"))
     assert "no prompt has images by two of the generators dim, grey, light" in said
-
-
-def test_a_model_that_takes_one_image_is_refused(judged: Judged) -> None:
-    captioners.save_blip(judged.folder / "blip")
-    said = refusal("sweep", *judged.line(f"+models.one={{family: captioner, checkpoint: {judged.folder}/blip}}",
-                                         "metrics.pairwise.judge=one"))  # fmt: skip
-    assert "it shows a model two images in one question, but the model of role 'one'" in said
 
 
 def test_a_scorer_refuses_to_compare() -> None:
@@ -330,20 +353,20 @@ def test_a_scorer_refuses_to_compare() -> None:
 
 
 @pytest.mark.slow
-def test_on_ray_the_same_pairs_are_compared(judged: Judged) -> None:
+def test_on_ray_the_same_pairs_are_compared(judged: JudgedBenchmark) -> None:
     judged.sweep("cluster=local")
-    assert judged.count_asked() == 24 and judged.means() == {"dim": 0.0, "grey": 0.5, "light": 1.0}
-    assert "0 cells to compute" in printed("sweep", *judged.line())
+    assert judged.count_asked() == 24 and judged.read_means() == {"dim": 0.0, "grey": 0.5, "light": 1.0}
+    assert "0 cells to compute" in run_for_output("sweep", *judged.list_words())
 
 
-def test_a_sweep_with_other_metrics_stops_early_when_win_rates_are_decided(judged: Judged) -> None:
-    ended = run("sweep", *judged.line("adaptive=betting", "adaptive.indifference=0.1"))
+def test_a_sweep_with_other_metrics_stops_early_when_win_rates_are_decided(judged: JudgedBenchmark) -> None:
+    ended = run("sweep", *judged.list_words("adaptive=betting", "adaptive.indifference=0.1"))
     assert ended.code == 0 and "of 3 pairs" in ended.words
 
 
-def test_an_active_sweep_compares_only_generators_that_are_not_told_apart_yet(judged: Judged) -> None:
+def test_an_active_sweep_compares_only_generators_that_do_not_differ_clearly_yet(judged: JudgedBenchmark) -> None:
     count = 96
-    write_rows(judged.folder / "prompts.parquet", prompts(count))
+    write_rows(judged.folder / "prompts.parquet", read_prompt_rows(count))
     for generator, brightness in BRIGHTNESS_BY_GENERATOR.items():
         changing = generator == "light"  # it wins against `grey` on every second prompt
         values = [60 + 80 * (number % 2) if changing else brightness for number in range(count)]
@@ -353,16 +376,20 @@ def test_an_active_sweep_compares_only_generators_that_are_not_told_apart_yet(ju
     assert "of 3 pairs 2 told apart, 0 alike, 1 undecided" in said
     rest = count - 64  # the first round has 64 prompts
     assert judged.count_asked() == 2 * (3 * 64 + rest)
-    decided = judged.table("decisions").set_index(["generator_a", "generator_b"])["verdict"].to_dict()
+    decided = judged.read_table("decisions").set_index(["generator_a", "generator_b"])["verdict"].to_dict()
     assert decided == {("light", "grey"): "undecided", ("light", "dim"): "a", ("grey", "dim"): "a"}
-    assert len(judged.table("comparisons")) == 2 * (3 * 64 + rest)
-    assert judged.table("scores").groupby("generator").size().to_dict() == {"dim": 64, "grey": count, "light": count}
+    assert len(judged.read_table("comparisons")) == 2 * (3 * 64 + rest)
+    assert judged.read_table("scores").groupby("generator").size().to_dict() == {
+        "dim": 64,
+        "grey": count,
+        "light": count,
+    }
     judged.sweep(*words)
     assert judged.count_asked() == 0, "the decisions are the same when the sweep is repeated"
 
 
-def test_images_are_paired_by_prompt_in_whatever_order_and_files_they_are(judged: Judged) -> None:
-    ids = [prompt["prompt_id"] for prompt in prompts(N_PROMPTS)]
+def test_images_are_paired_by_prompt_in_whatever_order_and_files_they_are(judged: JudgedBenchmark) -> None:
+    ids = [prompt["prompt_id"] for prompt in read_prompt_rows(N_PROMPTS)]
     grey = [{"image_id": f"grey-{n}", "prompt_id": ids[n], "image": paint(100, n)} for n in reversed(range(N_PROMPTS))]
     write_rows(judged.folder / "images/grey/00000.parquet", grey[:3])
     write_rows(judged.folder / "images/grey/00001.parquet", [*grey[3:], {**grey[0], "image": paint(250, 9)}])
@@ -370,30 +397,31 @@ def test_images_are_paired_by_prompt_in_whatever_order_and_files_they_are(judged
     write_rows(judged.folder / "images/light/00000.parquet", light)
     judged.sweep(code=2)
     assert judged.count_asked() == 24
-    table = pq.read_table(newest(judged.folder / "store") / "comparisons.parquet").to_pandas()
+    table = pq.read_table(find_newest_run_folder(judged.folder / "store") / "comparisons.parquet").to_pandas()
     images_of = {which: table[table[f"{which}_generator"] == "grey"] for which in ("first", "second")}
     for which, rows in images_of.items():
         numbers = rows[f"{which}_image_id"].str.rpartition("-")[2].astype(int)
         assert [ids[number] for number in numbers] == rows["prompt_id"].to_list()
     assert table["first_image_id"].notna().all() and table["p_first"].isin([0.0, 1.0]).all()
-    errors = judged.table("scores")["error"].dropna()
+    errors = judged.read_table("scores")["error"].dropna()
     assert [error["kind"] for error in errors] == ["no_pair"], "grey's second image of a prompt has no other"
 
 
-def test_rows_with_their_own_prompts_are_paired_by_their_texts(judged: Judged) -> None:
+def test_rows_with_their_own_prompts_are_paired_by_their_texts(judged: JudgedBenchmark) -> None:
     for generator, brightness in BRIGHTNESS_BY_GENERATOR.items():
         rows = [
-            {"prompt": prompt["text"], "image": paint(brightness, n)} for n, prompt in enumerate(prompts(N_PROMPTS))
+            {"prompt": prompt["text"], "image": paint(brightness, n)}
+            for n, prompt in enumerate(read_prompt_rows(N_PROMPTS))
         ]
         write_rows(judged.folder / "rows" / generator / "00000.parquet", rows)
     own = ["sweep=own_rows", f"benchmark.images={judged.folder}/rows", "benchmark.prompts=null"]
-    words = [word for word in judged.line() if not word.startswith(("sweep=", "benchmark."))]
-    printed("sweep", *own, *words)
-    assert judged.count_asked() == 24 and judged.means() == {"dim": 0.0, "grey": 0.5, "light": 1.0}
+    words = [word for word in judged.list_words() if not word.startswith(("sweep=", "benchmark."))]
+    run_for_output("sweep", *own, *words)
+    assert judged.count_asked() == 24 and judged.read_means() == {"dim": 0.0, "grey": 0.5, "light": 1.0}
 
 
-def test_a_shard_that_fails_keeps_its_pairs_with_the_reason(judged: Judged) -> None:
-    planned = plan_sweep(config_of("sweep", *judged.line()))
+def test_a_shard_that_fails_keeps_its_pairs_with_the_reason(judged: JudgedBenchmark) -> None:
+    planned = plan_sweep(load_job_config("sweep", *judged.list_words()))
     (judged.folder / "store/comparisons").write_text("a file in place of the folder")
     finished = run_plan(planned)
     compared = pq.read_table(f"{finished.folder}/comparisons.parquet").to_pandas()
@@ -405,26 +433,28 @@ def test_a_shard_that_fails_keeps_its_pairs_with_the_reason(judged: Judged) -> N
 
 
 @pytest.mark.parametrize("save", [tiny.save_llava, tiny.save_qwen2_vl])
-def test_a_model_that_runs_here_weighs_the_letters_of_each_order(save: Callable[[Path], Path], tmp_path: Path) -> None:
+def test_a_local_model_compares_the_letters_in_each_order(save: Callable[[Path], Path], tmp_path: Path) -> None:
     bench, checkpoint = write_benchmark(tmp_path / "bench", count=2), save(tmp_path / "vlm")
     config = json.loads((checkpoint / "config.json").read_text())
     config["text_config"]["max_position_embeddings"] = 4096
     (checkpoint / "config.json").write_text(json.dumps(config))
     model = f"+models.vlm={{family: vlm, checkpoint: '{checkpoint}'}}"
-    said = printed("sweep", *list_arguments(bench, tmp_path / "store", *UNJUDGED_OPTIONS, "metric=[pairwise]", model))
+    said = run_for_output(
+        "sweep", *list_arguments(bench, tmp_path / "store", *UNJUDGED_OPTIONS, "metric=[pairwise]", model)
+    )
     assert "2 pairs compared in both orders" in said
-    files = {row["image_id"]: row["image"] for name in ("atlas", "flint") for row in images(name, 2)}
-    texts = {prompt["prompt_id"]: prompt["text"] for prompt in prompts(2)}
+    files = {row["image_id"]: row["image"] for name in ("atlas", "flint") for row in read_image_rows(name, 2)}
+    texts = {prompt["prompt_id"]: prompt["text"] for prompt in read_prompt_rows(2)}
     judge = load(resolve_model(model_config(family="vlm", checkpoint=str(checkpoint)), on_gpu=False), "likelihood")
     metric = PairwiseConfig(answers="likelihood")
-    compared = pq.read_table(newest(tmp_path / "store") / "comparisons.parquet").to_pylist()
+    compared = pq.read_table(find_newest_run_folder(tmp_path / "store") / "comparisons.parquet").to_pylist()
     assert len(compared) == 4
     for row in compared:
         shown = [Image.open(io.BytesIO(files[row[f"{which}_image_id"]])) for which in ("first", "second")]
         pixels = judge.preprocess_several([image.convert("RGB") for image in shown])
         question = Question(0, metric.question(texts[row["prompt_id"]]), metric.letters)
         (logprobs,) = judge.likelihood(judge.encode([pixels]), [question])
-        expected = metric.weigh(logprobs)
+        expected = metric.combine_logprobs(logprobs)
         assert (row["choice"], row["reason"]) == (expected.choice, None)
         assert row["p_first"] == pytest.approx(expected.p_first, abs=1e-4)
     assert len({round(row["p_first"], 4) for row in compared}) > 2, "the orders have answers of their own"

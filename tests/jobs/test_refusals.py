@@ -6,7 +6,7 @@ import pytest
 
 from tests.refusals import Refusals, list_refusals
 
-REFUSED: Refusals = {
+REFUSED_COMMANDS: Refusals = {
     "ingest output={out}": [
         ("table=/nowhere/t.csv", "table /nowhere/t.csv: not found"),
         ("table=README.md", "expected a file that ends in .csv"),
@@ -50,7 +50,7 @@ REFUSED: Refusals = {
 """Invalid arguments and the expected message, keyed by the job and the valid arguments that precede them."""
 
 
-@pytest.mark.parametrize(("command", "said"), list_refusals(REFUSED))
+@pytest.mark.parametrize(("command", "said"), list_refusals(REFUSED_COMMANDS))
 def test_an_impossible_command_is_refused_in_one_line_with_the_remedy_and_writes_nothing(
     command: str, said: str, check_refusal: Callable[[str, str], None]
 ) -> None:

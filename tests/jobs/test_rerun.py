@@ -18,7 +18,7 @@ from plumbline.pipelines.store import store
 from plumbline.pipelines.store.runs import find_newest_run, find_run, list_run_ids, name_by_time
 from plumbline.pipelines.store.store import Store, StoreError
 from plumbline.pipelines.sweeps.sweep import run_sweep
-from tests.bench_of import SHAPES_FOLDER, Bench, images, prompts, save_scores, write_rows
+from tests.bench_of import SHAPES_FOLDER, Bench, read_image_rows, read_prompt_rows, save_scores, write_rows
 from tests.commands import run
 from tests.faults.outcomes import read_scores
 from tests.histories.damage import ROT_WAYS, damage_file
@@ -26,7 +26,7 @@ from tests.histories.damage import ROT_WAYS, damage_file
 METRIC_OPTION = "metric=[clipscore]"
 
 
-class Sweep(Bench):
+class ScoredBench(Bench):
     """A benchmark and a store that already contains all cells of its sweep."""
 
     def __init__(self, folder: Path, *words: str) -> None:
@@ -35,10 +35,10 @@ class Sweep(Bench):
 
     def change(self, skill: str) -> None:
         """Change the skill of the prompts, so that the next sweep makes a new run."""
-        write_rows(self.folder / "prompts.parquet", [{**prompt, "skills": [skill]} for prompt in prompts(8)])
+        write_rows(self.folder / "prompts.parquet", [{**prompt, "skills": [skill]} for prompt in read_prompt_rows(8)])
         save_scores(self.plan())
 
-    def files(self) -> dict[str, int]:
+    def list_files(self) -> dict[str, int]:
         return {str(path): path.stat().st_mtime_ns for path in Path(self.store.place.url).rglob("*") if path.is_file()}
 
 
@@ -55,18 +55,18 @@ def find_leaderboard(printed: str) -> str:
 
 
 @pytest.fixture
-def sweep(tmp_path: Path) -> Sweep:
-    return Sweep(tmp_path)
+def sweep(tmp_path: Path) -> ScoredBench:
+    return ScoredBench(tmp_path)
 
 
-def test_an_unchanged_sweep_writes_nothing_and_names_the_existing_run(sweep: Sweep) -> None:
+def test_an_unchanged_sweep_writes_nothing_and_names_the_existing_run(sweep: ScoredBench) -> None:
     code, first, _ = sweep.run()
     (run_id,) = list_run_ids(sweep.store)
-    before = sweep.files()
+    before = sweep.list_files()
     assert code == 0
     code, printed, _ = sweep.run()
     assert find_leaderboard(printed) == find_leaderboard(first)
-    assert code == 0 and sweep.files() == before and find_newest_run(sweep.store) == run_id
+    assert code == 0 and sweep.list_files() == before and find_newest_run(sweep.store) == run_id
     report = f"{sweep.store.place.url}/runs/{run_id}/report.html"
     assert f"nothing changed since run {run_id}: {report}" in printed and f"run {run_id}, exit code 0" in printed
     assert "clipscore: overall" not in printed
@@ -77,13 +77,13 @@ def test_an_unchanged_sweep_writes_nothing_and_names_the_existing_run(sweep: Swe
 def test_cells_whose_rows_are_all_in_earlier_cells_are_copied_and_not_computed(tmp_path: Path) -> None:
     bench = Bench(tmp_path, METRIC_OPTION, "models=shapes", "cluster=here")
     assert re.search(r"\ncomputed [1-9]\d* cells, run", bench.run().out)
-    touched = bench.write("atlas", images("atlas", 8))
+    touched = bench.write("atlas", read_image_rows("atlas", 8))
     os.utime(touched, (1, 1))
     assert re.search(r"\ncomputed 0 cells, copied [1-9] from rows of earlier ones, run", bench.run().out)
 
 
 @pytest.mark.parametrize("word", ["cluster=local", "cluster.max_attempts=7", "models.clip.image_batch=7"])
-def test_execution_options_do_not_change_which_run_a_sweep_or_night_belongs_to(word: str, sweep: Sweep) -> None:
+def test_execution_options_do_not_change_which_run_a_sweep_or_night_belongs_to(word: str, sweep: ScoredBench) -> None:
     """Nightly runs use Ray by default, and sweeps do not."""
     assert sweep.run().code == 0
     (run_id,) = list_run_ids(sweep.store)
@@ -93,7 +93,7 @@ def test_execution_options_do_not_change_which_run_a_sweep_or_night_belongs_to(w
 
 
 @pytest.mark.parametrize("file", ["", "manifest.json", "scores.parquet", "summary.parquet"])
-def test_a_run_with_a_deleted_file_is_made_again(file: str, sweep: Sweep) -> None:
+def test_a_run_with_a_deleted_file_is_made_again(file: str, sweep: ScoredBench) -> None:
     """Damaged files are covered in tests/pipelines/store/test_run_files.py."""
     sweep.run()
     (first,) = list_run_ids(sweep.store)
@@ -112,7 +112,7 @@ OWN_TABLES = ("scores.parquet/*", "errors.parquet/*", "summary.parquet", "cells.
 @pytest.mark.parametrize("file", OWN_TABLES)
 @pytest.mark.parametrize("way", ROT_WAYS)
 def test_damage_that_leaves_size_and_time_unchanged_is_noticed_and_the_run_is_made_again(
-    way: str, file: str, sweep: Sweep
+    way: str, file: str, sweep: ScoredBench
 ) -> None:
     sweep.run()
     (first,) = list_run_ids(sweep.store)
@@ -130,11 +130,11 @@ def test_damage_that_leaves_size_and_time_unchanged_is_noticed_and_the_run_is_ma
     assert f"nothing changed since run {second}" in sweep.run().out
 
 
-def test_a_damaged_part_is_repaired_in_every_run_that_shares_its_bytes(sweep: Sweep) -> None:
+def test_a_damaged_part_is_repaired_in_every_run_that_shares_its_bytes(sweep: ScoredBench) -> None:
     """Each run has different scores for flint, but a hard link to the same scores for atlas."""
     for name in ("garnet", "ember", "cobalt"):
         sweep.run()
-        write_rows(sweep.folder / "images/flint/00000.parquet", images(name, 8))
+        write_rows(sweep.folder / "images/flint/00000.parquet", read_image_rows(name, 8))
         save_scores(sweep.plan())
     parts = [path for path in sorted(sweep.runs.glob("*/scores.parquet/*")) if path.stat().st_nlink == 3]
     (shared,) = {path.stat().st_ino for path in parts}
@@ -147,14 +147,16 @@ def test_a_damaged_part_is_repaired_in_every_run_that_shares_its_bytes(sweep: Sw
         assert pq.read_table(path).equals(whole)
 
 
-def test_a_damaged_part_of_an_earlier_run_is_repaired_so_that_the_next_run_is_compared_with_it(sweep: Sweep) -> None:
+def test_a_damaged_part_of_an_earlier_run_is_repaired_so_that_the_next_run_is_compared_with_it(
+    sweep: ScoredBench,
+) -> None:
     """Each generator's scores are a separate part; the next run has a different part for flint."""
     sweep.run()
     (first,) = list_run_ids(sweep.store)
     whole = {path: path.read_bytes() for path in sorted((sweep.runs / first).glob("scores.parquet/*"))}
     atlas = next(path for path in whole if "atlas" in pq.read_table(path).column("generator").to_pylist())
     assert damage_file(atlas, "rot", Random(5))
-    write_rows(sweep.folder / "images/flint/00000.parquet", images("garnet", 8))
+    write_rows(sweep.folder / "images/flint/00000.parquet", read_image_rows("garnet", 8))
     save_scores(sweep.plan())
     assert sweep.run().code == 0
     assert pq.read_table(atlas).equals(pq.read_table(io.BytesIO(whole[atlas])))
@@ -164,7 +166,7 @@ def test_a_damaged_part_of_an_earlier_run_is_repaired_so_that_the_next_run_is_co
 
 @pytest.mark.parametrize("page", ["runs/{}/report.html", "latest/report.html"])
 @pytest.mark.parametrize("way", ["truncate", *ROT_WAYS])
-def test_a_damaged_page_of_an_existing_run_is_written_again(way: str, page: str, sweep: Sweep) -> None:
+def test_a_damaged_page_of_an_existing_run_is_written_again(way: str, page: str, sweep: ScoredBench) -> None:
     sweep.run()
     (first,) = list_run_ids(sweep.store)
     path = Path(sweep.store.place.url) / page.format(first)
@@ -172,11 +174,11 @@ def test_a_damaged_page_of_an_existing_run_is_written_again(way: str, page: str,
     assert sweep.run().code == 0 and list_run_ids(sweep.store) == [first]
     names = [name.format(first) for name in ("runs/{}/report.html", "latest/report.html")]
     assert all(map(sweep.store.has_page, names)) and len(set(map(sweep.store.read_text, names))) == 1
-    before = sweep.files()
-    assert sweep.run().code == 0 and sweep.files() == before
+    before = sweep.list_files()
+    assert sweep.run().code == 0 and sweep.list_files() == before
 
 
-def test_a_missing_report_of_an_existing_run_is_written(sweep: Sweep) -> None:
+def test_a_missing_report_of_an_existing_run_is_written(sweep: ScoredBench) -> None:
     sweep.run()
     (first,) = list_run_ids(sweep.store)
     report = sweep.runs / first / "report.html"
@@ -186,7 +188,7 @@ def test_a_missing_report_of_an_existing_run_is_written(sweep: Sweep) -> None:
 
 
 def test_a_run_is_made_again_if_its_cells_could_not_be_read_at_first(
-    sweep: Sweep, monkeypatch: pytest.MonkeyPatch
+    sweep: ScoredBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new run is made even though no cells are missing any more and the inputs are the same."""
 
@@ -204,7 +206,7 @@ def test_a_run_is_made_again_if_its_cells_could_not_be_read_at_first(
     assert sweep.run().code == 0 and len(list_run_ids(sweep.store)) == 2
 
 
-def test_changed_skills_and_new_folders_make_another_run_without_new_cells(sweep: Sweep) -> None:
+def test_changed_skills_and_new_folders_make_another_run_without_new_cells(sweep: ScoredBench) -> None:
     sweep.run()
     sweep.change("relabelled")
     sweep.run()
@@ -216,7 +218,7 @@ def test_changed_skills_and_new_folders_make_another_run_without_new_cells(sweep
     assert len(list_run_ids(sweep.store)) == 3
 
 
-def test_a_sweep_names_the_newest_run_even_if_the_last_runs_clock_was_ahead(sweep: Sweep) -> None:
+def test_a_sweep_names_the_newest_run_even_if_the_last_runs_clock_was_ahead(sweep: ScoredBench) -> None:
     later = lambda store, began: name_by_time(store, began + timedelta(minutes=10))  # noqa: E731
     ahead = run_sweep(sweep.plan(), lambda progress: None, name=later)
     write_report(sweep.store, ahead.run_id)
@@ -235,7 +237,7 @@ def test_a_sweep_names_the_newest_run_even_if_the_last_runs_clock_was_ahead(swee
 
 def test_the_next_sweep_reports_an_agreement_with_people_that_could_not_be_computed_before(tmp_path: Path) -> None:
     ratings = tmp_path / "pack"
-    sweep = Sweep(tmp_path, "sweep=shapes", f"protocol.path={ratings}")
+    sweep = ScoredBench(tmp_path, "sweep=shapes", f"protocol.path={ratings}")
     sweep.run()
     shutil.copytree(SHAPES_FOLDER, ratings, ignore=shutil.ignore_patterns("images"))
     assert sweep.run().code == 0
@@ -243,7 +245,7 @@ def test_the_next_sweep_reports_an_agreement_with_people_that_could_not_be_compu
     assert (sweep.runs / run_id / "metaeval/judgements.md").exists()
 
 
-def test_a_sweep_of_unreadable_images_does_not_claim_that_all_is_in_the_store(sweep: Sweep) -> None:
+def test_a_sweep_of_unreadable_images_does_not_claim_that_all_is_in_the_store(sweep: ScoredBench) -> None:
     for generator in ("atlas", "flint"):
         (sweep.folder / f"images/{generator}/00000.parquet").write_bytes(b"PAR1")
     code, printed, _ = sweep.run()

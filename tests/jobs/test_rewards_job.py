@@ -7,7 +7,7 @@ import pytest
 
 from plumbline.pipelines.store.runs import find_newest_run
 from tests.bench_of import run_bench, write_benchmark
-from tests.commands import printed, refusal, run, store_at
+from tests.commands import open_store_at, run, run_for_output, run_refused
 
 PAGE_TEXT = (Path(__file__).parent.parent.parent / "docs/rewards.md").read_text()
 
@@ -20,7 +20,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def score(bench: Path, store: Path, *overrides: str) -> None:
-    """Score the benchmark in the folder `bench` with a sweep without Ray."""
     run_bench(bench, store, "cluster=here", *overrides)
 
 
@@ -29,23 +28,23 @@ def test_the_pages_command_makes_pairs_and_prints_their_address(store: Path, tmp
     _, _, arguments = line.partition("plumbline rewards ")
     given = [one for one in arguments.split("#")[0].split() if not one.startswith("output=")]
     options = [*given, f"store={store}", f"output={tmp_path}/pairs"]
-    said = printed("rewards", *options)
+    said = run_for_output("rewards", *options)
     assert "train-00000-of-00001: " in said and f"written to {tmp_path}/pairs/" in said
-    assert f"exists already in {tmp_path}/pairs/" in printed("rewards", *options)
+    assert f"exists already in {tmp_path}/pairs/" in run_for_output("rewards", *options)
 
 
 def test_the_same_command_every_night_exports_each_run_to_a_separate_folder(store: Path, tmp_path: Path) -> None:
     nights = shutil.copytree(store, tmp_path / "store")
     options = ["run=latest", "format=rewards", "reward=clipscore", f"store={nights}"]
-    first = find_newest_run(store_at(nights))
+    first = find_newest_run(open_store_at(nights))
     for output in ("each/@run", "one"):
         assert run("rewards", *options, f"output={tmp_path}/{output}").code == 0
     score(store.parent / "bench", nights, "metric=[clipscore,saturation]")
-    second = find_newest_run(store_at(nights))
-    said = [printed("rewards", *options, f"output={tmp_path}/each/@run") for _ in range(2)]
+    second = find_newest_run(open_store_at(nights))
+    said = [run_for_output("rewards", *options, f"output={tmp_path}/each/@run") for _ in range(2)]
     assert f"exists already in {tmp_path}/each/{second}/" in said[1]
     assert {folder.name for folder in (tmp_path / "each").iterdir()} == {first, second} and first != second
-    said = refusal("rewards", *options, f"output={tmp_path}/one", code=1)
+    said = run_refused("rewards", *options, f"output={tmp_path}/one", code=1)
     assert f"contains the export of run {first}, but this is run {second}" in said and "/@run" in said
 
 

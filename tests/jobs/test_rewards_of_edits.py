@@ -7,8 +7,8 @@ from typing import Any
 import datasets
 import pytest
 
-from tests.bench_of import images, prompts, run_bench, write_benchmark, write_rows
-from tests.commands import printed, refusal
+from tests.bench_of import read_image_rows, read_prompt_rows, run_bench, write_benchmark, write_rows
+from tests.commands import run_for_output, run_refused
 
 N_PROMPTS = 4
 
@@ -21,7 +21,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     folder = write_benchmark(tmp_path_factory.mktemp("edits") / "bench", count=N_PROMPTS)
     sources = [*make_other_sources()[:-1], None]
-    rows = [{**row, "before": source} for row, source in zip(prompts(N_PROMPTS), sources, strict=True)]
+    rows = [{**row, "before": source} for row, source in zip(read_prompt_rows(N_PROMPTS), sources, strict=True)]
     write_rows(folder / "prompts.parquet", rows[::-1], row_group=3)
     run_bench(folder, folder.parent / "store", "metric=[clipscore]", "benchmark.columns.source=before")
     return folder.parent / "store"
@@ -29,16 +29,16 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def make_other_sources() -> list[bytes]:
     """Return other images of the same prompts, to be used as sources of the edits."""
-    return [row["image"] for row in images("ember", N_PROMPTS)]
+    return [row["image"] for row in read_image_rows("ember", N_PROMPTS)]
 
 
 def export(store: Path, output: Path, form: str, code: int = 1) -> str:
     words = ["run=latest", f"format={form}", f"store={store}", f"output={output}", "selection.margin=0", "held_out=0"]
-    return printed("rewards", *words, "max_failed=0.5", code=code)
+    return run_for_output("rewards", *words, "max_failed=0.5", code=code)
 
 
 def find_source(prompt: str) -> bytes:
-    return make_other_sources()[[row["text"] for row in prompts(N_PROMPTS)].index(prompt)]
+    return make_other_sources()[[row["text"] for row in read_prompt_rows(N_PROMPTS)].index(prompt)]
 
 
 def test_ms_swift_gets_the_source_before_the_edit_in_both_messages(store: Path, tmp_path: Path) -> None:
@@ -87,7 +87,11 @@ def test_instruct_pix2pix_gets_input_instruction_and_the_best_edit(store: Path, 
     assert len(rows) == N_PROMPTS - 1
     assert all(row["input_image"]["bytes"] == find_source(row["edit_prompt"]) for row in rows)
     best = {(row["prompt_id"], row["generator"]): row["edited_image"]["bytes"] for row in rows}
-    made = {(row["prompt_id"], name): row["image"] for name in ("atlas", "flint") for row in images(name, N_PROMPTS)}
+    made = {
+        (row["prompt_id"], name): row["image"]
+        for name in ("atlas", "flint")
+        for row in read_image_rows(name, N_PROMPTS)
+    }
     assert all(made[key] == image for key, image in best.items())
 
 
@@ -101,7 +105,7 @@ def test_trl_shows_a_judge_the_source_before_the_two_edits(store: Path, tmp_path
 
 @pytest.mark.parametrize("form", ["pairs", "verl_omni", "best_of_n"])
 def test_a_format_without_a_field_for_sources_is_refused(store: Path, tmp_path: Path, form: str) -> None:
-    line = refusal("rewards", "run=latest", f"format={form}", f"store={store}", f"output={tmp_path}/out")
+    line = run_refused("rewards", "run=latest", f"format={form}", f"store={store}", f"output={tmp_path}/out")
     assert "cannot store the source images" in line and "ms_swift" in line and "rewards" in line
     assert not (tmp_path / "out").exists()
 
@@ -116,4 +120,4 @@ def test_a_format_of_edits_needs_a_run_of_edits(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", count=N_PROMPTS)
     run_bench(folder, tmp_path / "store", "metric=[clipscore]")
     words = ["run=latest", "format=editreward", f"store={tmp_path}/store", f"output={tmp_path}/out"]
-    assert "benchmark.columns.source" in refusal("rewards", *words)
+    assert "benchmark.columns.source" in run_refused("rewards", *words)

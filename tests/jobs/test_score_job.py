@@ -17,10 +17,17 @@ import pytest
 from PIL import Image
 
 from plumbline.jobs.table import JOBS
-from plumbline.operators.base.errors import install_remedy
+from plumbline.operators.base.errors import format_install_remedy
 from plumbline.operators.base.extensions import find_missing_packages
-from tests.bench_of import CAPTIONED_OPTIONS, SMALL_OPTIONS, images, list_captioned_images, prompts, write_rows
-from tests.commands import newest, printed, refusal, run
+from tests.bench_of import (
+    CAPTIONED_OPTIONS,
+    SMALL_OPTIONS,
+    list_captioned_images,
+    read_image_rows,
+    read_prompt_rows,
+    write_rows,
+)
+from tests.commands import find_newest_run_folder, run, run_for_output, run_refused
 from tests.files import make_tar, write_files
 
 
@@ -33,8 +40,8 @@ def test_one_command_scores_a_file_and_prints_coverage_and_means(
     given = [f"images={tmp_path}/mine.parquet", "metrics=[vqascore,clipscore]", "models=shapes", "cluster=here"]
     given += [f"store={tmp_path}/store", "max_failed=0.2", "verbose=true", "benchmark.columns.extra=[seed]"]
     given += [*CAPTIONED_OPTIONS, *SMALL_OPTIONS]
-    said = printed("score", *given, code=2)
-    folder = newest(tmp_path / "store")
+    said = run_for_output("score", *given, code=2)
+    folder = find_newest_run_folder(tmp_path / "store")
     scores = pq.read_table(folder / "scores.parquet").to_pylist()
     assert [row["seed"] for row in scores] == [*range(6), *range(6)]
     assert [row["error"] and row["error"]["kind"] for row in scores] == [*[None] * 5, "empty_prompt"] * 2
@@ -45,17 +52,17 @@ def test_one_command_scores_a_file_and_prints_coverage_and_means(
     assert {file.name for file in folder.iterdir()} >= {
         "scores.parquet", "summary.parquet", "errors.parquet", "manifest.json"
     }  # fmt: skip
-    assert "0 cells to compute" in printed("score", *given, code=2)
+    assert "0 cells to compute" in run_for_output("score", *given, code=2)
 
 
 def write_folder(folder: Path) -> Path:
     """Write images of two generators and a list of their prompts, like users' scripts; return the folder."""
-    texts = {row["prompt_id"]: row["text"] for row in prompts(4)}
+    texts = {row["prompt_id"]: row["text"] for row in read_prompt_rows(4)}
     for generator in ("atlas", "flint"):
         (folder / generator).mkdir(parents=True)
-        for number, row in enumerate(images(generator, 4)):
+        for number, row in enumerate(read_image_rows(generator, 4)):
             (folder / generator / f"{number:05d}.png").write_bytes(row["image"])
-    (folder / "prompts.txt").write_text("\n".join(texts[row["prompt_id"]] for row in images("atlas", 4)))
+    (folder / "prompts.txt").write_text("\n".join(texts[row["prompt_id"]] for row in read_image_rows("atlas", 4)))
     return folder
 
 
@@ -65,17 +72,17 @@ def test_a_table_that_names_image_files_is_scored(tmp_path: Path) -> None:
     lines = [f"atlas/{number:05d}.png,{prompt}" for number, prompt in enumerate(prompts)]
     (folder / "best.csv").write_text("\n".join(["file,prompt", *reversed(lines)]))
     given = [f"{folder}/best.csv", "models=shapes", "metric=clipscore", f"store={tmp_path}/store", "--dry-run"]
-    assert "4 prompts x 1 generators = 4 images, metrics clipscore" in printed("score", *given)
+    assert "4 prompts x 1 generators = 4 images, metrics clipscore" in run_for_output("score", *given)
 
 
 def test_accepted_and_ignored_files_are_listed_before_the_plan(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "mine")
     (folder / "flint/cover.png").write_bytes(b"no number")
     given = [f"images={folder}", "models=shapes", f"store={tmp_path}/store", "dry_run=true", "max_failed=0.2"]
-    said = printed("score", *given)
+    said = run_for_output("score", *given)
     assert "8 images ingested" in said and "4 prompts x 2 generators = 8 images" in said
     assert "models=shapes only knows coloured shapes" in said
-    assert "1 rows rejected: empty_prompt" in said and "flint/cover.png: no number in its name" in said
+    assert "1 rows rejected: empty_prompt" in said and "flint/cover.png: its name has no number" in said
 
 
 def test_the_pairs_in_a_plan_are_the_pairs_that_are_scored(tmp_path: Path) -> None:
@@ -83,12 +90,12 @@ def test_the_pairs_in_a_plan_are_the_pairs_that_are_scored(tmp_path: Path) -> No
     folder = write_folder(tmp_path / "mine")
     texts = (folder / "prompts.txt").read_text().splitlines()
     given = [f"images={folder}", "models=shapes", "metric=[edge_density]", f"store={tmp_path}/store", "cluster=here"]
-    said = printed("score", *given)
+    said = run_for_output("score", *given)
     shown = [f"pair: {image} of {image[:5]}: {texts[int(image[6:11])]!r}"
              for image in ("atlas/00000.png", "flint/00000.png", "flint/00003.png")]  # fmt: skip
     assert re.findall("^pair: .*", said, re.MULTILINE) == shown
     assert said.index("8 found = 8 ingested") < said.index(shown[0]) < said.index("computed")
-    part = printed("score", *given, "limit=1", "dry_run=true")
+    part = run_for_output("score", *given, "limit=1", "dry_run=true")
     [text] = {pair.partition(": ")[2].partition(": ")[2] for pair in re.findall("^pair: .*", part, re.MULTILINE)}
     assert "1 of 4 prompts" in part and text in map(repr, texts)
 
@@ -126,43 +133,43 @@ def test_the_command_in_the_error_scores_prompts_next_to_the_folder(name: str, t
     if name == "by id.json":  # not a file name that is recognised as prompts
         words = [f"images={tmp_path}/my outputs", f"prompts={tmp_path}/{name}"]
     else:
-        said = refusal("score", f"images={tmp_path}/my outputs", *given)
+        said = run_refused("score", f"images={tmp_path}/my outputs", *given)
         [command] = re.findall(r"plumbline score (.*?)\. Add", said)
         words = shlex.split(command)
-    said = printed("score", *words, *given)
+    said = run_for_output("score", *words, *given)
     pairs = re.findall(r"^pair: .*/(.*)_seed\d\.png of (alpha|beta v2): '(.*)'", said, re.MULTILINE)
     assert len(pairs) == 3 and all(texts[ids.index(prompt_id)] == text for prompt_id, _, text in pairs)
     assert "4 prompts x 2 generators = 8 images" in said and "warning" not in said
 
 
-TEXTS = ["a lighthouse at dusk", "two foxes", "a lighthouse at dusk", "a blue chair"]
+PROMPT_TEXTS = ["a lighthouse at dusk", "two foxes", "a lighthouse at dusk", "a blue chair"]
 PROMPTS_WITHOUT_IDS = {
-    "p.txt": "\n".join(TEXTS),
-    "p.json": json.dumps(TEXTS),
-    "rows.json": json.dumps([{"prompt": text} for text in TEXTS]),
-    "p.csv": "prompt\n" + "".join(f"{text}\n" for text in TEXTS),
-    "p.tsv": "skill\tcaption\n" + "".join(f"x\t{text}\n" for text in TEXTS),
-    "p.jsonl": "".join(json.dumps({"text": text}) + "\n" for text in TEXTS),
+    "p.txt": "\n".join(PROMPT_TEXTS),
+    "p.json": json.dumps(PROMPT_TEXTS),
+    "rows.json": json.dumps([{"prompt": text} for text in PROMPT_TEXTS]),
+    "p.csv": "prompt\n" + "".join(f"{text}\n" for text in PROMPT_TEXTS),
+    "p.tsv": "skill\tcaption\n" + "".join(f"x\t{text}\n" for text in PROMPT_TEXTS),
+    "p.jsonl": "".join(json.dumps({"text": text}) + "\n" for text in PROMPT_TEXTS),
 }
 
 
 @pytest.mark.parametrize("name", PROMPTS_WITHOUT_IDS)
 @pytest.mark.parametrize("pattern", ["{generator}/{number:05d}.png", "{generator}_{number:03d}.png"])
 def test_prompts_without_ids_outside_the_folder_are_numbered_by_line(name: str, pattern: str, tmp_path: Path) -> None:
-    pairs = list(product(("flux", "sdxl"), range(len(TEXTS))))
+    pairs = list(product(("flux", "sdxl"), range(len(PROMPT_TEXTS))))
     random.Random(name).shuffle(pairs)
     first = random.Random(name + pattern).randrange(2)
     names = {pattern.format(generator=generator, number=line + first): (generator, line) for generator, line in pairs}
-    write_files(tmp_path / "mine", {file: images("atlas", 1)[0]["image"] for file in names})
+    write_files(tmp_path / "mine", {file: read_image_rows("atlas", 1)[0]["image"] for file in names})
     (tmp_path / name).write_text(PROMPTS_WITHOUT_IDS[name])
     given = [f"images={tmp_path}/mine", f"prompts={tmp_path}/{name}", "metric=[edge_density]", "cluster=here"]
-    said = printed("score", *given, f"store={tmp_path}/store")
+    said = run_for_output("score", *given, f"store={tmp_path}/store")
     assert "3 prompts x 2 generators = 8 images" in said and "warning" not in said
-    scores = pq.read_table(newest(tmp_path / "store") / "scores.parquet").to_pylist()
+    scores = pq.read_table(find_newest_run_folder(tmp_path / "store") / "scores.parquet").to_pylist()
     prompts_table = pq.read_table(next((tmp_path / "store/ingested").glob("*/prompts.parquet"))).to_pylist()
     texts = {row["prompt_id"]: row["text"] for row in prompts_table}
     assert {row["image_id"]: (row["generator"], texts[row["prompt_id"]]) for row in scores} == {
-        file: (generator, TEXTS[line]) for file, (generator, line) in names.items()
+        file: (generator, PROMPT_TEXTS[line]) for file, (generator, line) in names.items()
     }
     assert all(row["error"] is None for row in scores)
 
@@ -174,13 +181,13 @@ def test_prompts_without_ids_outside_the_folder_are_numbered_by_line(name: str, 
         (["flux/01.png", "flux/02.png"], {"0": "a cube", "1": "a cat"}, "flux/02.png: no prompt has the number 2"),
         (["flux_1.png", "sdxl_1.png"], {"1": "a cube", "2": "a cat"}, "sdxl_1.png in its folder has the number 1 too"),
         (["flux_0.png", "sdxl_0.png"], ["a cube", "a cat"], "sdxl_0.png in its folder has the number 0 too"),
-        (["flux/cat.png", "flux/dog.png"], ["a cube", "a cat"], "no number in its name shows its line"),
+        (["flux/cat.png", "flux/dog.png"], ["a cube", "a cat"], "its name has no number for the line"),
     ],
 )
 def test_prompts_outside_the_folder_that_match_no_image_end_the_job_before_any_model_loads(
     names: list[str], prompts_file: object, reason: str, tmp_path: Path
 ) -> None:
-    write_files(tmp_path / "mine", {name: images("atlas", 1)[0]["image"] for name in names})
+    write_files(tmp_path / "mine", {name: read_image_rows("atlas", 1)[0]["image"] for name in names})
     (tmp_path / "p.json").write_text(json.dumps(prompts_file))
     given = [f"images={tmp_path}/mine", f"prompts={tmp_path}/p.json", "models=shapes", f"store={tmp_path}/store"]
     code, out, err = run("score", *given)
@@ -191,9 +198,9 @@ def test_prompts_outside_the_folder_that_match_no_image_end_the_job_before_any_m
 def test_an_error_about_a_path_names_its_key_and_mentions_buckets_only_for_s3(tmp_path: Path) -> None:
     given = ["metric=[edge_density]", "cluster=here", f"store={tmp_path}/store"]
     for key in ("images", "prompts"):
-        said = refusal("score", f"images={tmp_path}", f"{key}=", *given)
+        said = run_refused("score", f"images={tmp_path}", f"{key}=", *given)
         assert said == f"error: benchmark.{key}: expected a path or an address, got ''; write {key}=PATH"
-    assert refusal("score", f"images={tmp_path}/gone", *given).endswith("/gone: not found; check the path")
+    assert run_refused("score", f"images={tmp_path}/gone", *given).endswith("/gone: not found; check the path")
 
 
 def test_a_missing_extra_is_reported_in_one_line_and_in_help(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,9 +216,9 @@ def test_a_missing_extra_is_reported_in_one_line_and_in_help(tmp_path: Path, mon
     find_missing_packages.cache_clear()
     try:
         for job in {"view", "rate"} & {*JOBS}:
-            needs = f"jobs.{job} needs uvicorn; {install_remedy('view')}"
-            assert needs in printed(job, "--help").splitlines()
-            assert refusal(job, *(["study=x"] if job == "rate" else [f"store={tmp_path}"])) == f"error: {needs}"
+            needs = f"jobs.{job} needs uvicorn; {format_install_remedy('view')}"
+            assert needs in run_for_output(job, "--help").splitlines()
+            assert run_refused(job, *(["study=x"] if job == "rate" else [f"store={tmp_path}"])) == f"error: {needs}"
     finally:
         find_missing_packages.cache_clear()
 
@@ -222,13 +229,13 @@ def test_the_folders_current_content_is_scored_after_any_earlier_attempt(tmp_pat
     given = [f"images={folder}", "metric=[edge_density]", "cluster=here", f"store={tmp_path}/store"]
 
     def count_scored_images() -> dict[str, int]:
-        printed("score", *given)
-        rows = pq.read_table(newest(tmp_path / "store") / "scores.parquet").to_pylist()
+        run_for_output("score", *given)
+        rows = pq.read_table(find_newest_run_folder(tmp_path / "store") / "scores.parquet").to_pylist()
         assert all(row["score"] is not None for row in rows)
         return Counter(row["generator"] for row in rows)
 
     (folder / "images.csv").write_text("file,prompt,model\ngone.png,a circle,atlas\n")
-    assert "every image was rejected" in refusal("score", *given, code=1)
+    assert "every image was rejected" in run_refused("score", *given, code=1)
     (folder / "images.csv").unlink()
     assert count_scored_images() == {"atlas": 4, "flint": 4}
     (folder / "flint").rename(folder / "Flint v2")
@@ -248,15 +255,18 @@ def test_the_folders_current_content_is_scored_after_any_earlier_attempt(tmp_pat
 
 def test_a_name_that_is_not_utf8_costs_only_its_own_file(tmp_path: Path) -> None:
     """Images are also refused if the name of their generator's folder is not UTF-8; other images are scored."""
-    write_rows(tmp_path / "rows.parquet", [{"image": row["image"], "prompt": "a circle"} for row in images("atlas", 2)])
+    write_rows(
+        tmp_path / "rows.parquet",
+        [{"image": row["image"], "prompt": "a circle"} for row in read_image_rows("atlas", 2)],
+    )
     content = (tmp_path / "rows.parquet").read_bytes()
     for name in (b"atlas/good", b"atlas/caf\xe9", b"caf\xe9/good"):
         write_files(tmp_path / "mine", {os.fsdecode(name + b".parquet"): content})
     given = [f"images={tmp_path}/mine", "models=shapes", "metric=[edge_density]", "cluster=here"]
-    said = printed("score", *given, f"store={tmp_path}/store", code=1)
+    said = run_for_output("score", *given, f"store={tmp_path}/store", code=1)
     for file in ("atlas/caf\\xe9", "caf\\xe9/good"):
         assert f"mine/{file}.parquet: the file's name, or a folder's, is not UTF-8; rename it" in said
-    scores = pq.read_table(newest(tmp_path / "store") / "scores.parquet").to_pylist()
+    scores = pq.read_table(find_newest_run_folder(tmp_path / "store") / "scores.parquet").to_pylist()
     assert [row["generator"] for row in scores if row["score"] is not None] == ["atlas", "atlas"]
 
 
@@ -291,15 +301,15 @@ def draw_noise(rng: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_rejected_row_is_a_row_without_a_score_and_counts_for_the_exit_code(tmp_path: Path, seed: int) -> None:
+def test_a_rejected_row_has_no_score_and_affects_the_exit_code(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     bad = write_faulty_table(tmp_path / "mine", rng)
     given = [f"images={tmp_path}/mine/images.csv", "metric=[edge_density]", f"store={tmp_path}/store", "cluster=here"]
     given.append("benchmark.require_every_prompt=false")
     rows = len((tmp_path / "mine/images.csv").read_text().splitlines()) - 1
     reason = f"{len(bad)} of {rows} rows ({len(bad) / rows:.2%}) have no score"
-    said = printed("score", *given, code=1)
-    folder = newest(tmp_path / "store")
+    said = run_for_output("score", *given, code=1)
+    folder = find_newest_run_folder(tmp_path / "store")
     assert said.splitlines()[-1].endswith(f", exit code 1: {reason}, above max_failed=1%")
     assert f"{rows} found = {rows - len(bad)} ingested + {len(bad)} rejected + 0 skipped" in said
     assert f" the report counts {rows - len(bad)} + {len(bad)} = {rows} images" in said
@@ -314,9 +324,9 @@ def test_a_rejected_row_is_a_row_without_a_score_and_counts_for_the_exit_code(tm
     assert counts == Counter(generator for generator, _, _ in bad)
     assert json.loads((folder / "manifest.json").read_text())["exit_code"] == 1
     assert f"{len(bad)} of {rows} rows" in (folder / "report.html").read_text()
-    again = printed("score", *given, code=1)
+    again = run_for_output("score", *given, code=1)
     assert "nothing changed since run" in again and again.splitlines()[-1].endswith("above max_failed=1%")
-    within = printed("score", *given, "max_failed=0.9", code=2)
+    within = run_for_output("score", *given, "max_failed=0.9", code=2)
     assert within.splitlines()[-1].endswith(f", exit code 2: {reason}, within max_failed=90%")
 
 
@@ -328,8 +338,8 @@ def test_an_error_row_names_the_users_file_and_line(named: str, tmp_path: Path) 
     table = f"{folder}/images.csv"
     lines = [line.split(",") for line in Path(table).read_text().splitlines()]
     given = [f"images={folder if named == 'the folder' else table}", "metric=[edge_density]", "cluster=here"]
-    printed("score", *given, f"store={tmp_path}/store", "benchmark.require_every_prompt=false", code=1)
-    errors = pq.read_table(newest(tmp_path / "store") / "errors.parquet").to_pylist()
+    run_for_output("score", *given, f"store={tmp_path}/store", "benchmark.require_every_prompt=false", code=1)
+    errors = pq.read_table(find_newest_run_folder(tmp_path / "store") / "errors.parquet").to_pylist()
     [corrupt] = [row for row in errors if row["kind"] == "corrupt_image"]
     assert (corrupt["file"], corrupt["row"], corrupt["image_id"]) == (f"{folder}/atlas0.png", None, "atlas0.png")
     places = [(table, int(place.split()[2].strip(":")), kind) for _, kind, place in bad]
@@ -355,48 +365,51 @@ def test_the_error_names_the_file_that_lacks_a_prompt_and_moved_lines_rewrite_no
         tmp_path / "list", {"0.png": image, "1.png": image, "2.png": image, "prompts.txt": "cat\n\ndog"}
     )
     given = ["metric=[edge_density]", "cluster=here", "dry_run=true", "max_failed=0.9"]
-    said = printed("score", f"images={beside}", *given, f"store={tmp_path}/store")
+    said = run_for_output("score", f"images={beside}", *given, f"store={tmp_path}/store")
     assert "beside/b.txt: the .txt is empty; write the prompt of its image into it" in said
-    assert "beside/c.json: it has neither a prompt nor a prompt_id; add one" in said
-    said = printed("score", f"images={numbered}", *given, f"store={tmp_path}/store")
-    assert "list/prompts.txt, line 2: the line is empty, and 1.png has its number; write a prompt there" in said
+    assert "beside/c.json: the .json has neither a prompt nor a prompt_id; add one" in said
+    said = run_for_output("score", f"images={numbered}", *given, f"store={tmp_path}/store")
+    assert (
+        "list/prompts.txt, line 2: the line is empty, but 1.png has its number; write the prompt of this image there"
+        in said
+    )
     made = write_files(tmp_path / "table", {"a.png": image, "images.csv": "file,prompt\na.png,a cat\n"})
-    printed("ingest", f"images={made}", f"output={tmp_path}/made")
+    run_for_output("ingest", f"images={made}", f"output={tmp_path}/made")
     (made / "images.csv").write_text('file,prompt,note\n\na.png,a cat,"moved"\n')
-    assert "exists already" in printed("ingest", f"images={made}", f"output={tmp_path}/made")
+    assert "exists already" in run_for_output("ingest", f"images={made}", f"output={tmp_path}/made")
 
 
-def test_a_row_that_ingest_rejected_is_a_row_without_a_score_in_a_sweep(tmp_path: Path) -> None:
+def test_a_row_that_ingest_rejected_has_no_score_in_a_sweep(tmp_path: Path) -> None:
     """A prompt whose only image was rejected is not reported as a prompt without an image as well."""
     bad = write_faulty_table(tmp_path / "mine", random.Random(2))
-    printed("ingest", f"table={tmp_path}/mine/images.csv", f"output={tmp_path}/made", code=1)
+    run_for_output("ingest", f"table={tmp_path}/mine/images.csv", f"output={tmp_path}/made", code=1)
     given = [f"benchmark.images={tmp_path}/made", f"benchmark.prompts={tmp_path}/made/prompts.parquet"]
     given += ["sweep=own_images", "metric=[edge_density]", f"store={tmp_path}/store", "cluster=here"]
-    printed("sweep", *given, code=1)
-    errors = pq.read_table(newest(tmp_path / "store") / "errors.parquet").to_pylist()
+    run_for_output("sweep", *given, code=1)
+    errors = pq.read_table(find_newest_run_folder(tmp_path / "store") / "errors.parquet").to_pylist()
     rejected = [row for row in errors if "images.csv, line " in row["message"]]
     assert Counter(row["kind"] for row in rejected) == Counter(kind for _, kind, _ in bad)
     named = [row["prompt_id"] for row in rejected if row["kind"] == "missing_image"]
     absent = {row["prompt_id"] for row in errors if "has no image of this prompt" in row["message"]}
     assert None not in named and absent and not absent & {*named}
-    one = printed("sweep", *given, "benchmark.generators=[atlas]", code=1)
+    one = run_for_output("sweep", *given, "benchmark.generators=[atlas]", code=1)
     of_atlas = sum(generator == "atlas" for generator, _, _ in bad)
-    errors = pq.read_table(newest(tmp_path / "store") / "errors.parquet").to_pylist()
+    errors = pq.read_table(find_newest_run_folder(tmp_path / "store") / "errors.parquet").to_pylist()
     assert sum("images.csv, line " in row["message"] for row in errors) == of_atlas and "exit code 1: " in one
 
 
 def test_an_oversized_file_of_rejected_rows_is_refused_before_it_is_read(tmp_path: Path) -> None:
     write_faulty_table(tmp_path / "mine", random.Random(4))
-    printed("ingest", f"table={tmp_path}/mine/images.csv", f"output={tmp_path}/made", code=1)
+    run_for_output("ingest", f"table={tmp_path}/mine/images.csv", f"output={tmp_path}/made", code=1)
     given = [f"benchmark.images={tmp_path}/made", f"benchmark.prompts={tmp_path}/made/prompts.parquet"]
     given += ["sweep=own_images", "metric=[edge_density]", f"store={tmp_path}/store", "cluster=here"]
     file = tmp_path / "made/rejected.parquet"
     table = pq.read_table(file)
     pq.write_table(pa.concat_tables([table] * (1_000_001 // len(table) + 1)), file)
-    said = refusal("sweep", *given)
+    said = run_refused("sweep", *given)
     assert f"{file}: more than 1,000,000 rows or 256 MiB" in said and "run the ingest again" in said
     file.unlink()
-    printed("sweep", *given, code=1)
+    run_for_output("sweep", *given, code=1)
 
 
 def test_later_jobs_find_the_images_of_a_run_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -408,11 +421,11 @@ def test_later_jobs_find_the_images_of_a_run_from_any_folder(tmp_path: Path, mon
         )
     there.mkdir()
     monkeypatch.chdir(here)
-    printed("score", "images=outs", "metric=[edge_density]", "cluster=here")
+    run_for_output("score", "images=outs", "metric=[edge_density]", "cluster=here")
     (page,) = (here / "store/runs").glob("2*/report.html")
     pictures = page.read_text().count("data:image/webp")
     monkeypatch.chdir(there)
-    assert "no longer" not in printed("report", f"store={here}/store", "run=latest")
+    assert "no longer" not in run_for_output("report", f"store={here}/store", "run=latest")
     assert page.read_text().count("data:image/webp") == pictures > 0
 
 
@@ -425,5 +438,5 @@ def test_an_unknown_number_of_rows_exceeds_every_budget(tmp_path: Path) -> None:
     ]
     write_files(tmp_path, {"cut.tar": make_tar(members)[: rng.randint(5_000, 6_000)]})
     given = [f"images={tmp_path}/cut.tar", "metric=[edge_density]", f"store={tmp_path}/store", "cluster=here"]
-    ended = printed("score", *given, "max_failed=1", code=1).splitlines()[-1]
+    ended = run_for_output("score", *given, "max_failed=1", code=1).splitlines()[-1]
     assert ended.endswith(f"exit code 1: {tmp_path}/cut.tar lost an unknown number of rows")

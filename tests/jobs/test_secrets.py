@@ -10,10 +10,10 @@ from plumbline.jobs.command import get_command, load_values
 from plumbline.operators.base.errors import ConfigError, hide_secrets
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.preparing import RowError, decode_row_image
-from plumbline.pipelines.base.storage import StorageConfig, readable_errors
+from plumbline.pipelines.base.storage import StorageConfig, convert_read_errors
 from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
 from plumbline.pipelines.sweeps.writing import make_public_config
-from tests.commands import config_of, refusal, run
+from tests.commands import load_job_config, run, run_refused
 
 SECRET = "hush-hush"
 SECRET_KEYS_MESSAGE = "only storage.key, storage.secret and nightly.webhook may use ${oc.env:...}"
@@ -67,7 +67,7 @@ def test_secrets_from_the_environment_reach_the_storage() -> None:
 )
 @pytest.mark.parametrize("flag", [["--config"], []])
 def test_no_other_value_reads_the_environment(override: str, flag: list[str]) -> None:
-    line = refusal("sweep", "sweep=shapes", override, "+benchmark.suffix=env", "dry_run=true", *flag)
+    line = run_refused("sweep", "sweep=shapes", override, "+benchmark.suffix=env", "dry_run=true", *flag)
     assert SECRET not in line and line.startswith("error: config key") and SECRET_KEYS_MESSAGE in line
 
 
@@ -84,7 +84,7 @@ def test_a_command_line_that_cannot_be_read_is_repeated_without_its_secret(value
 
 def test_a_manifest_contains_no_secret() -> None:
     overrides = ["sweep=shapes", "storage.key=${oc.env:A_SECRET}", "storage.secret=hush-hush"]
-    config = config_of("sweep", *overrides)
+    config = load_job_config("sweep", *overrides)
     stored = make_public_config(config)
     assert SECRET not in json.dumps(stored) and not {"key", "secret"} & stored["storage"].keys()
 
@@ -120,7 +120,7 @@ def test_a_clients_message_about_its_endpoint_is_shown_without_credentials(tmp_p
     """The client reads AWS_ENDPOINT_URL itself and includes it in its messages."""
     said = f"Could not connect to the endpoint URL: http://user:{SECRET}@host:9000/bucket"
     for error in (OSError(said), PermissionError(said)):
-        with pytest.raises(ConfigError) as raised, readable_errors(StorageConfig().locate(str(tmp_path)), "store"):
+        with pytest.raises(ConfigError) as raised, convert_read_errors(StorageConfig().locate(str(tmp_path)), "store"):
             raise error
         assert SECRET not in str(raised.value) and "***@host:9000" in str(raised.value)
 

@@ -19,7 +19,7 @@ from PIL import Image, PngImagePlugin
 
 from plumbline.pipelines.store.store import Store
 from tests.bench_of import write_benchmark
-from tests.commands import Ended, newest, printed, refusal, run
+from tests.commands import Ended, find_newest_run_folder, run, run_for_output, run_refused
 from tests.files import make_tar
 from tests.operators.report.made import make_plain_prompts, make_run
 
@@ -29,7 +29,7 @@ EARLIER_RUN, LATER_RUN = "20260101-000000-000000", "20260102-030405-000006"
 
 
 def write_settings(bench: Path, generator: str, columns: dict[str, list[Any]]) -> None:
-    """Rewrite the generator's table, with its rows in a different order and in two files of different sizes."""
+    """Rewrite the generator's table with these columns, its rows in another order, in two files of different sizes."""
     (path,) = (bench / "images" / generator).glob("*.parquet")
     table = pq.read_table(path)
     for name, values in columns.items():
@@ -55,16 +55,16 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str], st
     write_settings(bench, "flint", {"cfg": ["7.50"] * 6 + [None, "4"], "scheduler": ["DDIM"] * 8})
     words = [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images", "sweep=own_images"]
     words += [f"store={folder}/store", "models=shapes", "metric=[clipscore]", "cluster=here"]
-    return folder / "store", words, printed("sweep", *words)
+    return folder / "store", words, run_for_output("sweep", *words)
 
 
 def test_a_sweep_reads_settings_and_names_their_columns(swept: tuple[Path, list[str], str]) -> None:
     store, _, said = swept
     assert "settings: cfg (guidance_scale, cfg), size (width x height), seed, sampler (scheduler)" in said
-    table = pq.read_table(newest(store) / "scores.parquet")
+    table = pq.read_table(find_newest_run_folder(store) / "scores.parquet")
     rows = {(row["generator"], row["settings"]["seed"]): row["settings"] for row in table.to_pylist()}
     assert rows["atlas", "3"] == {"cfg": "4", "steps": None, "size": "64x48", "seed": "3", "sampler": None}
-    manifest = json.loads((newest(store) / "manifest.json").read_text())
+    manifest = json.loads((find_newest_run_folder(store) / "manifest.json").read_text())
     assert manifest["settings"] == {
         "atlas": {"cfg": {"4": 8}, "size": {"64x48": 8}, "seed": {str(seed): 1 for seed in range(8)}},
         "flint": {"cfg": {"7.5": 6, "4": 1}, "sampler": {"DDIM": 8}},
@@ -77,19 +77,22 @@ def test_generation_settings_do_not_change_keys_and_can_be_left_out_or_ignored(
     swept: tuple[Path, list[str], str],
 ) -> None:
     store, words, _ = swept
-    left_out = printed("sweep", *words, "benchmark.columns.settings=[]")
+    left_out = run_for_output("sweep", *words, "benchmark.columns.settings=[]")
     assert (
         "0 cells to compute" in left_out
-        and "settings" not in pq.read_schema(next((newest(store) / "scores.parquet").glob("*.parquet"))).names
+        and "settings"
+        not in pq.read_schema(next((find_newest_run_folder(store) / "scores.parquet").glob("*.parquet"))).names
     )
     assert "their settings differ" not in left_out
-    ignored = printed("sweep", *words, "settings=ignore")
+    ignored = run_for_output("sweep", *words, "settings=ignore")
     assert "0 cells to compute" in ignored and "their settings differ" not in ignored
-    named = printed("sweep", *words, "benchmark.columns.settings={guidance: guidance_scale}")
+    named = run_for_output("sweep", *words, "benchmark.columns.settings={guidance: guidance_scale}")
     assert "settings: guidance (guidance_scale)" in named and "No settings are known for flint." in named
-    said = refusal("sweep", *words, "benchmark.columns.settings=[cgf]")
+    said = run_refused("sweep", *words, "benchmark.columns.settings=[cgf]")
     assert "benchmark.columns.settings: no images table has a column 'cgf'; found" in said
-    assert "'settings': expected 'compare' or 'ignore', got 'ignored'" in refusal("sweep", *words, "settings=ignored")
+    assert "'settings': expected 'compare' or 'ignore', got 'ignored'" in run_refused(
+        "sweep", *words, "settings=ignored"
+    )
 
 
 def test_a_night_and_its_rewards_report_changed_settings(swept: tuple[Path, list[str], str], tmp_path: Path) -> None:
@@ -104,7 +107,7 @@ def test_a_night_and_its_rewards_report_changed_settings(swept: tuple[Path, list
         again = table.set_column(0, "image_id", pc.binary_join_element_wise(table.column("image_id"), "again", "-"))
         shifted = again.set_column(2, "image", pa.chunked_array([again.column("image").to_pylist()[::-1]]))
         pq.write_table(pa.concat_tables([table, shifted]), path)
-    said = " ".join(printed("nightly", *words, f"nightly.compare={earlier}").split())
+    said = " ".join(run_for_output("nightly", *words, f"nightly.compare={earlier}").split())
     assert (
         f"atlas was generated with other settings: cfg 9 here, 4 in {earlier}. Its changes do not count as clear."
         in said
@@ -114,9 +117,9 @@ def test_a_night_and_its_rewards_report_changed_settings(swept: tuple[Path, list
         r"The seed causes \d+% of the variance of a mean by clipscore\. By clipscore, twice as many images per", said
     )
     rewards = ["rewards", f"store={folder}/store", "format=pairs", "reward=clipscore", "selection.margin=0"]
-    noted = printed(*rewards, f"output={tmp_path}/pairs")
+    noted = run_for_output(*rewards, f"output={tmp_path}/pairs")
     assert "compared with images of other settings: atlas and flint (cfg 9 against 7.5 (86%) and 4 (14%))" in noted
-    assert "different settings" not in printed(*rewards, f"output={tmp_path}/pairs", "settings=ignore")
+    assert "different settings" not in run_for_output(*rewards, f"output={tmp_path}/pairs", "settings=ignore")
 
 
 def make_two_runs(folder: Path, *, before: Any, after: Any) -> Store:
@@ -204,8 +207,8 @@ def test_settings_are_read_from_images_in_folders(tmp_path: Path) -> None:
     write_images(tmp_path / "in", "atlas", "a cup\nSteps: 20, Sampler: Euler a, CFG scale: 4, Seed: 1, Size: 512x512")
     write_images(tmp_path / "in", "flint", "")
     words = [f"images={tmp_path}/in", f"store={tmp_path}/store", "metric=[edge_density]", "cluster=here"]
-    assert "settings: those in the images' files and rows" in printed("score", *words)
-    manifest = json.loads((newest(tmp_path / "store") / "manifest.json").read_text())
+    assert "settings: those in the images' files and rows" in run_for_output("score", *words)
+    manifest = json.loads((find_newest_run_folder(tmp_path / "store") / "manifest.json").read_text())
     atlas = {"cfg": {"4": 2}, "steps": {"20": 2}, "size": {"64x48": 2}, "seed": {"1": 2}, "sampler": {"Euler a": 2}}
     assert manifest["settings"] == {"atlas": atlas, "flint": {"size": {"64x48": 2}}}
 
@@ -221,21 +224,21 @@ def test_the_cfg_is_read_from_jpegs_with_prompts_in_any_script(tmp_path: Path) -
             path.parent.mkdir(parents=True, exist_ok=True)
             path.with_suffix(".txt").write_text(f"a cup beside {number} stars")
             Image.new("RGB", (64, 48), "teal").save(path, exif=tags)
-    printed("score", f"images={tmp_path}/in", f"store={tmp_path}/store", "metric=[edge_density]", "cluster=here")
-    settings = json.loads((newest(tmp_path / "store") / "manifest.json").read_text())["settings"]
+    run_for_output("score", f"images={tmp_path}/in", f"store={tmp_path}/store", "metric=[edge_density]", "cluster=here")
+    settings = json.loads((find_newest_run_folder(tmp_path / "store") / "manifest.json").read_text())["settings"]
     assert {generator: values["cfg"] for generator, values in settings.items()} == {
         "atlas": {"2": 2},
         "flint": {"9": 2},
     }
 
 
-def test_fields_of_tars_are_settings_and_win_over_the_images_own(tmp_path: Path) -> None:
+def test_fields_of_tars_are_settings_and_take_precedence_over_those_in_images(tmp_path: Path) -> None:
     write_images(tmp_path, "atlas", "a cup\nSteps: 20, CFG scale: 4, Seed: 1")
     fields = json.dumps({"prompt": "a cup", "guidance_scale": 7.5})
     (tmp_path / "in").mkdir()
     sample = [("0.png", (tmp_path / "atlas/0.png").read_bytes()), ("0.json", fields.encode())]
     (tmp_path / "in/0.tar").write_bytes(make_tar(sample))
-    printed("ingest", f"tars={tmp_path}/in", f"output={tmp_path}/out", "generator=atlas", "cluster.num_cpus=1")
+    run_for_output("ingest", f"tars={tmp_path}/in", f"output={tmp_path}/out", "generator=atlas", "cluster.num_cpus=1")
     (row,) = pq.read_table(next((tmp_path / "out/atlas").glob("*.parquet"))).to_pylist()
     assert row["settings"] == {"cfg": "7.5", "steps": "20", "size": "64x48", "seed": "1", "sampler": None}
 

@@ -16,13 +16,13 @@ from random import Random
 import pandas as pd
 import pytest
 
-from plumbline.jobs.command import STOPPED_LINE, run_job
+from plumbline.jobs.command import STOPPED_MESSAGE, run_job
 from plumbline.jobs.sweep import COMMAND as SWEEP
 from plumbline.operators.base.batches import notify_of_calls
 from plumbline.pipelines.store.runs import find_newest_run, find_run, list_run_ids
 from tests.bench_of import UNJUDGED_OPTIONS, write_benchmark
-from tests.commands import Ended, newest, run, store_at
-from tests.jobs.test_rerun import Sweep
+from tests.commands import Ended, find_newest_run_folder, open_store_at, run
+from tests.jobs.test_rerun import ScoredBench
 
 ROOT = Path(__file__).parent.parent.parent
 SWEEP_COMMAND = (sys.executable, "-m", "jobs.sweep")
@@ -70,7 +70,7 @@ def test_a_stop_ends_a_sweep_on_ray_cleanly_and_the_next_run_continues(number: s
     stop(number)
     assert process.wait(timeout=120) == 128 + number
     printed = (tmp_path / "log").read_text()
-    assert printed.rstrip().splitlines()[-2:] == ["stopping", STOPPED_LINE], printed
+    assert printed.rstrip().splitlines()[-2:] == ["stopping", STOPPED_MESSAGE], printed
     assert "Traceback" not in printed
     for _ in range(200):
         if not list_processes(process.pid):
@@ -118,7 +118,7 @@ def test_a_stop_in_the_middle_of_a_shard_keeps_complete_rows_and_repeats_no_call
     undisturbed, calls = sweep("undisturbed")
     assert undisturbed.code == 0
     ended, before = sweep("store", Random(f"{metric} {number}").randrange(1, calls))
-    assert (ended.code, ended.err.splitlines()) == (128 + number, ["stopping", STOPPED_LINE])
+    assert (ended.code, ended.err.splitlines()) == (128 + number, ["stopping", STOPPED_MESSAGE])
     again, after = sweep("store")
     assert again.code == 0 and 0 < after < calls
     assert calls <= before + after <= calls + batch, "only images without a reply may be encoded again"
@@ -129,7 +129,7 @@ def test_a_stop_in_the_middle_of_a_shard_keeps_complete_rows_and_repeats_no_call
 def test_a_stop_in_the_middle_of_a_shard_keeps_complete_rows_on_ray_too(tmp_path: Path) -> None:
     """SIGTERM arrives when the only worker is ready; the driver stops the worker when the worker next reports."""
     bench, waiting, log = write_benchmark(tmp_path / "bench", ["atlas"], count=128), threading.Event(), tmp_path / "log"
-    store = store_at(tmp_path / "store")
+    store = open_store_at(tmp_path / "store")
     given = [*UNJUDGED_OPTIONS, f"store={store.place.url}", "metric=[tifa]", "shard_rows=128"]
     given += [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images"]
     with log.open("w") as printed:
@@ -145,23 +145,23 @@ def test_a_stop_in_the_middle_of_a_shard_keeps_complete_rows_on_ray_too(tmp_path
     kept = sum(row["error"] is None for row in store.read_table(draft).to_pylist())
     assert 0 < kept < 128, log.read_text()
     assert run("sweep", *given, "cluster=here").code == 0
-    manifest = json.loads((newest(tmp_path / "store") / "manifest.json").read_text())
+    manifest = json.loads((find_newest_run_folder(tmp_path / "store") / "manifest.json").read_text())
     assert manifest["counts"]["rows_kept"] == kept
 
 
 def read_scores(store: Path) -> pd.DataFrame:
-    return pd.read_parquet(newest(store) / "scores.parquet")
+    return pd.read_parquet(find_newest_run_folder(store) / "scores.parquet")
 
 
 def test_a_sweep_that_ends_before_its_report_leaves_the_newest_run_unchanged_and_is_not_repeated(
     tmp_path: Path,
 ) -> None:
-    sweep, waiting = Sweep(tmp_path, "sweep=shapes"), threading.Event()  # the job judges before it reports
+    sweep, waiting = ScoredBench(tmp_path, "sweep=shapes"), threading.Event()  # the job judges before it reports
     assert sweep.run().code == 0
     first = find_newest_run(sweep.store)
     sweep.change("relabelled")
     with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen([*SWEEP_COMMAND, *sweep.line()], cwd=ROOT, stdout=log, stderr=log)
+        process = subprocess.Popen([*SWEEP_COMMAND, *sweep.list_words()], cwd=ROOT, stdout=log, stderr=log)
     while len(list(sweep.runs.glob("*/manifest.json"))) < 2:
         assert process.poll() is None, (tmp_path / "log").read_text()
         waiting.wait(0.01)
@@ -178,7 +178,7 @@ def test_a_sweep_that_ends_before_its_report_leaves_the_newest_run_unchanged_and
 def test_a_sweep_that_cannot_write_its_report_fails_and_leaves_the_newest_run_unchanged(
     tmp_path: Path,
 ) -> None:
-    sweep = Sweep(tmp_path)
+    sweep = ScoredBench(tmp_path)
     assert sweep.run().code == 0
     first = find_newest_run(sweep.store)
     sweep.change("relabelled")
@@ -187,7 +187,9 @@ def test_a_sweep_that_cannot_write_its_report_fails_and_leaves_the_newest_run_un
         """Limit file sizes so that a report's tables can be written but its page cannot, as on a full disk."""
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
 
-    done = subprocess.run([*SWEEP_COMMAND, *sweep.line()], cwd=ROOT, capture_output=True, text=True, preexec_fn=limit)
+    done = subprocess.run(
+        [*SWEEP_COMMAND, *sweep.list_words()], cwd=ROOT, capture_output=True, text=True, preexec_fn=limit
+    )
     (left,) = set(list_run_ids(sweep.store)) - {first}
     printed = " ".join(done.stdout.split())
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
@@ -199,7 +201,7 @@ def test_a_sweep_that_cannot_write_its_report_fails_and_leaves_the_newest_run_un
     assert find_newest_run(sweep.store) == left
 
 
-def await_end(timer: threading.Thread, config: object) -> int:
+def wait_for_timer(timer: threading.Thread, config: object) -> int:
     """Run as a job that ends once the timer's thread has ended, and return the exit code 0."""
     timer.join()
     return 0
@@ -216,5 +218,5 @@ def test_a_stop_while_the_command_line_is_read_ends_the_job(
         )  # the signal may precede the job on a busy machine
         timer = threading.Timer(sent.uniform(0, 0.1), os.kill, [os.getpid(), signal.SIGTERM])
         timer.start()
-        code = run_job(SWEEP, partial(await_end, timer), ["sweep=shapes", "metric=[vqascore]"])
+        code = run_job(SWEEP, partial(wait_for_timer, timer), ["sweep=shapes", "metric=[vqascore]"])
         assert code == 143 or (early and early.pop()), capsys.readouterr()

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from ray._private.runtime_env.packaging import get_excludes_from_ignore_files
 
-from tests.bench_of import images, write_benchmark, write_rows
+from tests.bench_of import read_image_rows, write_benchmark, write_rows
 from tests.environment import ROOT
-from tests.ray_head import RAY, RayHead, make_head_environment, run_head
+from tests.ray_head import RAY_BINARY, RayHead, make_head_environment, run_head
 
 WRITTEN_FOLDERS = {
     f"{folder}/"
@@ -38,7 +38,7 @@ def test_files_that_the_examples_write_are_not_uploaded_with_a_job(folder: str) 
 
 def submit(head: RayHead, *command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [RAY, "job", "submit", f"--address={head.jobs}", "--working-dir=.", "--", *command],
+        [RAY_BINARY, "job", "submit", f"--address={head.jobs}", "--working-dir=.", "--", *command],
         cwd=ROOT, env=make_head_environment(), capture_output=True, text=True, timeout=400,
     )  # fmt: skip
 
@@ -59,7 +59,7 @@ LABEL_OPTIONS = [f"+cluster.pools.{stage}.labels={{whose:theirs}}" for stage in 
 def test_a_submitted_sweep_runs_on_the_given_cluster_and_leaves_it_running(head: RayHead, tmp_path: Path) -> None:
     """One of eight images is damaged, so the sweep writes a table but ends with exit code 1."""
     folder = write_benchmark(tmp_path / "bench")
-    damaged = images("atlas", 8)
+    damaged = read_image_rows("atlas", 8)
     damaged[3]["image"] = b"no image"
     write_rows(folder / "images/atlas/00000.parquet", damaged)
     sweep = [

@@ -1,4 +1,4 @@
-"""Several benchmarks run in one command; each gives the same run as on its own, and one page shows them together."""
+"""One command sweeps several benchmarks; each gets the same run as in a sweep of its own, and one page shows all."""
 
 import json
 from pathlib import Path
@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.bench_of import images, prompts, write_rows
-from tests.commands import Ended, refusal, run
+from tests.bench_of import read_image_rows, read_prompt_rows, write_rows
+from tests.commands import Ended, run, run_refused
 
 SMALL_OPTIONS = ("cluster=here", "limit=2", "shard_rows=4")
 METRICS_OPTION = "metric=[clipscore,edge_density]"
 
 
-class Swept(NamedTuple):
+class SweptSuite(NamedTuple):
     """The store of a sweep over several benchmarks, and the output of the command that ran the sweep."""
 
     store: Path
@@ -27,8 +27,8 @@ class Swept(NamedTuple):
 
 
 def test_each_benchmark_has_its_own_budget_and_the_exit_code_is_the_worst(tmp_path: Path) -> None:
-    write_rows(tmp_path / "prompts.parquet", prompts(4))
-    write_rows(tmp_path / "images/atlas/00000.parquet", images("atlas", 2))
+    write_rows(tmp_path / "prompts.parquet", read_prompt_rows(4))
+    write_rows(tmp_path / "images/atlas/00000.parquet", read_image_rows("atlas", 2))
     words = [
         "sweep=suite",
         "benchmarks=[shapes,own]",
@@ -42,7 +42,7 @@ def test_each_benchmark_has_its_own_budget_and_the_exit_code_is_the_worst(tmp_pa
     reason = "few: 2 of 4 rows (50.00%) have no score, above max_failed=1%"
     assert ended.code == 1 and f"suite of 2 benchmarks, exit code 1: {reason}" in ended.out, ended
     assert "warning shapes and few share 2 prompts" in ended.out
-    runs = Swept(tmp_path / "store", ended).runs
+    runs = SweptSuite(tmp_path / "store", ended).runs
     codes = {
         benchmark: json.loads((tmp_path / f"store/runs/{run_id}/manifest.json").read_text())["exit_code"]
         for benchmark, run_id in runs.items()
@@ -65,6 +65,6 @@ def test_each_benchmark_has_its_own_budget_and_the_exit_code_is_the_worst(tmp_pa
     ],
 )  # fmt: skip
 def test_an_impossible_suite_is_refused_in_one_line(words: tuple[str, ...], line: str) -> None:
-    assert refusal("sweep", "sweep=suite", "models=shapes", METRICS_OPTION, *words, code=64).startswith(
+    assert run_refused("sweep", "sweep=suite", "models=shapes", METRICS_OPTION, *words, code=64).startswith(
         f"error: {line}"
     )

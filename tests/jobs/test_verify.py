@@ -130,7 +130,7 @@ def test_a_night_renews_damaged_cells_and_finds_nothing_worse(bench: Bench) -> N
     assert again.code == 0 and INTACT_STORE_PATTERN.search(again.words) and "reported before" in again.out
 
 
-def suite_words(bench: Bench) -> Sequence[str]:
+def list_suite_words(bench: Bench) -> Sequence[str]:
     of = f"benchmarks.own.prompts={bench.folder}/prompts.parquet", f"benchmarks.own.images={bench.folder}/images"
     other = (
         f"benchmarks.shapes.prompts={bench.folder}/prompts.parquet",
@@ -142,7 +142,7 @@ def suite_words(bench: Bench) -> Sequence[str]:
 
 
 def test_a_suite_verifies_each_of_its_benchmarks(bench: Bench) -> None:
-    words = suite_words(bench)
+    words = list_suite_words(bench)
     assert run("sweep", *words).code == 0
     store = Path(f"{bench.store.place.url}-suite")
     harmed = Random(2).sample(sorted(list_files_by_kind(store)["cell"]), 3)

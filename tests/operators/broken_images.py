@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tests.operators.tiny import draw_image, encode_image
 
-PICTURE = draw_image(0, width=120, height=96)
+PLAIN_IMAGE = draw_image(0, width=120, height=96)
 MARKER_PATTERN = re.compile(rb"\xff[\xc0-\xcf\xd8-\xfe]")
 RESTART_MARKER_PATTERN = re.compile(rb"\xff[\xd0-\xd7]")
 END_MARKER = b"\xff\xd9"
@@ -32,7 +32,7 @@ def split_segments(jpeg: bytes) -> list[bytes]:
 
 def drop_intervals(first: int, count: int) -> bytes:
     """Return a JPEG that lacks `count` restart intervals from number `first` on; a row of blocks is one interval."""
-    jpeg = encode_image(PICTURE, "JPEG", restart_marker_rows=1, subsampling=0)
+    jpeg = encode_image(PLAIN_IMAGE, "JPEG", restart_marker_rows=1, subsampling=0)
     scan = jpeg.rindex(b"\xff\xda")
     starts = [scan + 14, *(match.end() for match in RESTART_MARKER_PATTERN.finditer(jpeg, scan)), len(jpeg)]
     return jpeg[: starts[first]] + jpeg[starts[first + count] :]
@@ -40,18 +40,18 @@ def drop_intervals(first: int, count: int) -> bytes:
 
 def make_three_scans(*, kept: Sequence[float] = (1, 1, 1)) -> bytes:
     """Return a baseline JPEG with separate scans for Y, Cb and Cr; `kept` is the fraction of each scan that is kept."""
-    greys = [split_segments(encode_image(channel, "JPEG")) for channel in PICTURE.convert("YCbCr").split()]
+    greys = [split_segments(encode_image(channel, "JPEG")) for channel in PLAIN_IMAGE.convert("YCbCr").split()]
     frame = bytearray(b"".join(part for part in greys[0][:-2] if part[1] != 0xC0))
     size = next(part for part in greys[0] if part[1] == 0xC0)[4:9]
     frame += b"\xff\xc0\0\x11" + size + b"\3" + b"".join(bytes((component, 0x11, 0)) for component in (1, 2, 3))
     scans = (
-        cut_scan(parts[-2], component, share)
+        truncate_scan(parts[-2], component, share)
         for component, (parts, share) in enumerate(zip(greys, kept, strict=True), 1)
     )
     return bytes(frame) + b"".join(scans) + END_MARKER
 
 
-def cut_scan(scan: bytes, component: int, share: float) -> bytes:
+def truncate_scan(scan: bytes, component: int, share: float) -> bytes:
     """Return the first `share` of a scan, labelled as the given component; return nothing if `share` is 0."""
     renamed = scan[:5] + bytes((component,)) + scan[6:]
     return renamed[: 10 + int(share * (len(scan) - 10))] if share else b""
@@ -59,7 +59,7 @@ def cut_scan(scan: bytes, component: int, share: float) -> bytes:
 
 def make_progressive(scans: int) -> bytes:
     """Return a progressive JPEG that ends after this number of scans."""
-    parts = split_segments(encode_image(PICTURE, "JPEG", progressive=True))
+    parts = split_segments(encode_image(PLAIN_IMAGE, "JPEG", progressive=True))
     places = [place for place, part in enumerate(parts) if part[1] == 0xDA]
     return b"".join(parts[: places[scans - 1] + 1]) + END_MARKER
 
@@ -67,7 +67,7 @@ def make_progressive(scans: int) -> bytes:
 def make_tiff(compression: str, share: float = 1) -> bytes:
     """Return a one-strip TIFF whose header declares only the fraction `share` of the strip's true length."""
     fax = compression in ("group3", "group4", "tiff_ccitt")
-    image = PICTURE.convert("1" if fax else "RGB")
+    image = PLAIN_IMAGE.convert("1" if fax else "RGB")
     tiff = bytearray(encode_image(image, "TIFF", compression=compression))
     tags = struct.unpack_from("<I", tiff, 4)[0]
     entries = (tags + 2 + 12 * number for number in range(struct.unpack_from("<H", tiff, tags)[0]))

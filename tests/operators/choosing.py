@@ -28,7 +28,7 @@ class Judge(NamedTuple):
 
     @property
     def pairs(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-        """The index of each pair's first generator, and the index of each pair's second generator."""
+        """Index of each pair's first generator, and index of each pair's second generator."""
         first, second = np.array([*combinations(range(len(self.strengths)), 2)]).T
         return first, second
 
@@ -48,13 +48,13 @@ class Judge(NamedTuple):
         is_tie = random.random(p_first.shape) < self.ties
         return np.where(is_tie, 0.5, (random.random(p_first.shape) < p_first).astype(np.float64))
 
-    def outcomes(self, random: np.random.Generator, prompts: int) -> Floats:
+    def draw_outcomes(self, random: np.random.Generator, prompts: int) -> Floats:
         """Return the share that the first generator of each pair wins, averaged over both orders: (prompts, pairs)."""
         one, other = self.choose(random, prompts)
         return np.asarray((one + 1 - other) / 2)
 
     def compare(self, random: np.random.Generator, prompts: int, metric: str = "pairwise") -> pd.DataFrame:
-        """Return a table of comparisons with every pair in both orders."""
+        """Return a table of the judge's comparisons, with every pair of generators in both orders."""
         both = self.choose(random, prompts)
         first, second = self.pairs
         prompt, pair = (part.ravel() for part in np.indices(both[0].shape))

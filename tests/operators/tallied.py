@@ -8,13 +8,13 @@ from plumbline.operators.report.metric_figures import MetricInputs, measure_metr
 from plumbline.operators.report.picked_images import PickedImages, compute_gallery_quotas, pick_images
 from plumbline.operators.results.comparison import Duel, compare_generators, read_prompt_means
 from plumbline.operators.results.run_scores import RunScores
-from plumbline.operators.results.summary import Skills, count_each
+from plumbline.operators.results.summary import Skills, tally_tables
 
 
 def summarise(scores: pa.Table, skills: Mapping[str, Sequence[str]]) -> pa.Table:
     """Return the summary (schema SUMMARY) of scores (schema SCORES); `skills` are the skills of each prompt."""
-    (tally,) = count_each([scores], Skills(skills.items()))
-    return tally.summary()
+    (tally,) = tally_tables([scores], Skills(skills.items()))
+    return tally.make_summary()
 
 
 def compare_pairs(
@@ -25,7 +25,7 @@ def compare_pairs(
 ) -> list[Duel]:
     """Return the comparison of every two generators by every metric, overall and by skill, from scores (schema SCORES).
 
-    Lower is better for the metrics in `falling`.
+    Lower is better for the metrics in `falling`. If a `baseline` is named, only comparisons with it are returned.
     """
     of_run, of_prompts = wrap_scores(scores), Skills((skills or {}).items())
     return [

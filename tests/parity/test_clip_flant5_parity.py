@@ -31,13 +31,13 @@ SYSTEM_MESSAGE = (
     "The assistant gives helpful, detailed, and polite answers to the user's questions."
 )
 TEXTS = ("a red circle", "star", "two blue star left of a green square , three red circle above the square", "unheard")
-PICTURES = [
+IMAGES = [
     tiny.draw_image(0),
     tiny.draw_image(1, width=64, height=40),
     tiny.draw_image(2, width=33, height=90),
     tiny.draw_image(3, width=7, height=7),
 ]
-PAIRS = [(image, text) for image in range(len(PICTURES)) for text in TEXTS]
+PAIRS = [(image, text) for image in range(len(IMAGES)) for text in TEXTS]
 CHOICES = ("Yes", "No", "maybe not a circle")
 
 
@@ -71,7 +71,7 @@ class PlainClipFlanT5:
         model.load_state_dict(saved)
         return model
 
-    def pixels(self, image: Image.Image) -> torch.Tensor:
+    def make_pixels(self, image: Image.Image) -> torch.Tensor:
         """Pad to a square with CLIP's mean colour, resize (bicubic), scale and normalise; return (1, 3, side, side)."""
         side = max(image.size)
         square = np.empty((side, side, 3), dtype=np.uint8)
@@ -82,10 +82,10 @@ class PlainClipFlanT5:
         normalised = (np.asarray(resized) / 255 - tiny.IMAGE_MEAN) / tiny.IMAGE_STD
         return torch.from_numpy(normalised.transpose(2, 0, 1)[None]).float()
 
-    def inputs(self, image: Image.Image, question: str) -> torch.Tensor:
+    def make_inputs(self, image: Image.Image, question: str) -> torch.Tensor:
         """Return the encoder's inputs (1, tokens, width); the texts around the image each have an end token."""
         before, after = f"{self.before}<image>\n{question} ASSISTANT: ".split("<image>")
-        hidden = self.tower(pixel_values=self.pixels(image), output_hidden_states=True).hidden_states
+        hidden = self.tower(pixel_values=self.make_pixels(image), output_hidden_states=True).hidden_states
         assert len(hidden) == tiny.VISION_FIELDS["num_hidden_layers"] + 1, "all layers are run"
         chunks = [self.language.shared(torch.tensor([self.tokenizer(chunk).input_ids])) for chunk in (before, after)]
         return torch.cat([chunks[0], self.projector(hidden[-2][:, 1:]), chunks[1]], dim=1)
@@ -94,12 +94,11 @@ class PlainClipFlanT5:
     def score(self, image: Image.Image, question: str, answer: str) -> float:
         """Return exp(-mean cross-entropy) over the answer's tokens and the end-of-sequence token."""
         labels = torch.tensor([self.tokenizer(answer).input_ids])
-        loss = self.language(inputs_embeds=self.inputs(image, question), labels=labels).loss
+        loss = self.language(inputs_embeds=self.make_inputs(image, question), labels=labels).loss
         return math.exp(-loss.item())
 
-    def yes_scores(self) -> list[float]:
-        """Return the score of "Yes" for every pair."""
-        return [self.score(PICTURES[image], METRIC.question(text), "Yes") for image, text in PAIRS]
+    def compute_yes_scores(self) -> list[float]:
+        return [self.score(IMAGES[image], METRIC.question(text), "Yes") for image, text in PAIRS]
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +108,7 @@ def plain(checkpoints: Path) -> PlainClipFlanT5:
 
 @pytest.fixture(scope="module")
 def plain_scores(plain: PlainClipFlanT5) -> list[float]:
-    return plain.yes_scores()
+    return plain.compute_yes_scores()
 
 
 def load(folder: Path, **options: Any) -> ClipFlanT5Likelihood:
@@ -119,7 +118,7 @@ def load(folder: Path, **options: Any) -> ClipFlanT5Likelihood:
 
 def compute_likelihoods(model: ClipFlanT5Likelihood, choices: Sequence[str] = ("Yes",)) -> list[list[list[float]]]:
     """Return the log-probabilities of the choices for every pair, with one `encode` and one `likelihood` call."""
-    features = model.encode([model.preprocess(image) for image in PICTURES])
+    features = model.encode([model.preprocess(image) for image in IMAGES])
     asked = [Question(image, METRIC.question(text), tuple(choices)) for image, text in PAIRS]
     return model.likelihood(features, asked)
 
@@ -146,7 +145,7 @@ def test_the_system_message_can_be_left_out_or_replaced(
     checkpoints: Path, plain_scores: list[float], system: str, before: str
 ) -> None:
     scores = compute_mean_scores(load(checkpoints / "flant5", system=system))
-    expected = PlainClipFlanT5(checkpoints / "flant5", checkpoints / "clip", before).yes_scores()
+    expected = PlainClipFlanT5(checkpoints / "flant5", checkpoints / "clip", before).compute_yes_scores()
     assert scores == pytest.approx(expected, abs=0, rel=1e-5) and scores != pytest.approx(plain_scores, rel=1e-5)
 
 
@@ -169,14 +168,14 @@ def test_several_choices_have_the_same_scores_as_alone(
     for (image, text), choices in zip(PAIRS, answered, strict=True):
         for choice, given in zip(CHOICES, choices, strict=True):
             assert len(given) == len(choice.split()) + 1, "every word and the end of sequence"
-            expected = plain.score(PICTURES[image], METRIC.question(text), choice)
+            expected = plain.score(IMAGES[image], METRIC.question(text), choice)
             assert reduce_answer(given, "mean") == pytest.approx(expected, abs=0, rel=1e-5)
 
 
 def test_a_tokens_probability_is_over_the_full_vocabulary(likelihood: ClipFlanT5Likelihood) -> None:
     """The probabilities of all words of the vocabulary as answers, except the four special tokens, add up to one."""
     words = tuple(word for word in tiny.VOCABULARY if word not in tiny.SPECIAL_TOKENS)
-    features = likelihood.encode([likelihood.preprocess(PICTURES[0])])
+    features = likelihood.encode([likelihood.preprocess(IMAGES[0])])
     (choices,) = likelihood.likelihood(features, [Question(0, "a circle ?", words)])
     total = math.fsum(math.exp(choice[0]) for choice in choices)
     assert 0.8 < total < 1.0
@@ -206,7 +205,7 @@ def test_rows_of_the_embedding_without_a_token_do_not_count(
     assert compute_mean_scores(model) == pytest.approx(plain_scores, abs=0, rel=1e-5)
     asked = [Question(0, METRIC.question(text), ()) for text in TEXTS]
     plain = load(checkpoints / "flant5")
-    replies = [one.reply(one.encode([one.preprocess(PICTURES[0])]), asked) for one in (model, plain)]
+    replies = [one.reply(one.encode([one.preprocess(IMAGES[0])]), asked) for one in (model, plain)]
     assert replies[0] == replies[1]
 
 
@@ -214,7 +213,7 @@ def test_an_image_is_cropped_instead_of_padded_with_the_processor_option(
     checkpoints: Path, similarity: ClipSimilarity
 ) -> None:
     model = load(checkpoints / "flant5", padding="processor")
-    for image in PICTURES:
+    for image in IMAGES:
         torch.testing.assert_close(model.preprocess(image), similarity.preprocess(image))
 
 
@@ -224,9 +223,9 @@ def test_the_selected_layer_comes_from_the_checkpoint(checkpoints: Path, tmp_pat
     folder = tiny.save_flant5(tmp_path / "flant5", tiny.make_flant5_weights(), tower_name=tower)
     tiny.edit_json(folder / "config.json", mm_vision_select_layer=select_layer)
     model, plain = load(folder), PlainClipFlanT5(folder, checkpoints / "clip")
-    (features,) = model.encode([model.preprocess(PICTURES[1])])
+    (features,) = model.encode([model.preprocess(IMAGES[1])])
     with torch.inference_mode():
-        hidden = plain.tower(pixel_values=plain.pixels(PICTURES[1]), output_hidden_states=True).hidden_states
+        hidden = plain.tower(pixel_values=plain.make_pixels(IMAGES[1]), output_hidden_states=True).hidden_states
         expected = plain.projector(hidden[select_layer][0, 1:])
     torch.testing.assert_close(features, expected, atol=1e-5, rtol=1e-5)
 
@@ -234,15 +233,15 @@ def test_the_selected_layer_comes_from_the_checkpoint(checkpoints: Path, tmp_pat
 def test_an_image_is_its_patches_without_the_class_token(
     likelihood: ClipFlanT5Likelihood, plain: PlainClipFlanT5
 ) -> None:
-    features = likelihood.encode([likelihood.preprocess(image) for image in PICTURES])
+    features = likelihood.encode([likelihood.preprocess(image) for image in IMAGES])
     assert {tuple(feature.shape) for feature in features} == {(tiny.N_PATCHES, tiny.T5_FIELDS["d_model"])}
     with torch.inference_mode():
-        for image, feature in zip(PICTURES, features, strict=True):
-            hidden = plain.tower(pixel_values=plain.pixels(image), output_hidden_states=True).hidden_states
+        for image, feature in zip(IMAGES, features, strict=True):
+            hidden = plain.tower(pixel_values=plain.make_pixels(image), output_hidden_states=True).hidden_states
             torch.testing.assert_close(feature, plain.projector(hidden[-2][0, 1:]), atol=1e-5, rtol=1e-5)
 
 
-def test_the_output_matrix_is_the_checkpoints_and_not_the_embedding(
+def test_the_output_matrix_comes_from_the_checkpoint_and_not_from_the_embedding(
     checkpoints: Path, tmp_path: Path, plain_scores: list[float]
 ) -> None:
     tower = str((checkpoints / "clip").resolve())
@@ -251,7 +250,7 @@ def test_the_output_matrix_is_the_checkpoints_and_not_the_embedding(
     tied = weights | {"lm_head.weight": weights["shared.weight"].clone()}
     scores = compute_mean_scores(load(tiny.save_flant5(tmp_path / "tied", tied, tower_name=tower)))
     plain = PlainClipFlanT5(tmp_path / "tied", checkpoints / "clip")
-    assert scores == pytest.approx(plain.yes_scores(), abs=0, rel=1e-5)
+    assert scores == pytest.approx(plain.compute_yes_scores(), abs=0, rel=1e-5)
     assert max(abs(one - other) for one, other in zip(scores, plain_scores, strict=True)) > 1e-3
 
 
@@ -267,7 +266,7 @@ def test_a_network_built_here_is_the_same_after_saving_and_loading(checkpoints: 
     in_memory = ClipFlanT5Likelihood(network, loaded.tokenizer, loaded.processor, pair_batch=64)
     assert compute_likelihoods(loaded, CHOICES) == compute_likelihoods(in_memory, CHOICES)
     plain = PlainClipFlanT5(folder, checkpoints / "clip")
-    assert compute_mean_scores(loaded) == pytest.approx(plain.yes_scores(), abs=0, rel=1e-5)
+    assert compute_mean_scores(loaded) == pytest.approx(plain.compute_yes_scores(), abs=0, rel=1e-5)
 
 
 def test_a_saved_network_has_the_released_layout(tmp_path: Path) -> None:
@@ -294,4 +293,4 @@ def test_weights_stored_in_half_precision_are_widened_before_use(checkpoints: Pa
     scores = compute_mean_scores(load(folder))
     save_file({name: tensor.float() for name, tensor in weights.items()}, folder / "model.safetensors")
     plain = PlainClipFlanT5(folder, checkpoints / "clip")
-    assert scores == pytest.approx(plain.yes_scores(), abs=0, rel=1e-5)
+    assert scores == pytest.approx(plain.compute_yes_scores(), abs=0, rel=1e-5)

@@ -17,7 +17,7 @@ from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.running.stages import NodeStage, load_models
 from plumbline.pipelines.sweeps.computing import make_stage_context
 from plumbline.pipelines.sweeps.planning import plan_sweep
-from tests.bench_of import images, prompts, sweep_config, write_benchmark
+from tests.bench_of import make_sweep_config, read_image_rows, read_prompt_rows, write_benchmark
 
 DENIED_INPUTS: tuple[Ablation, ...] = ("shuffled_images", "blank_images", "shuffled_words")
 METRICS_OPTION = "metric=[vqascore,dsg]"
@@ -39,7 +39,7 @@ def configure_ablation_sweep(config: SweepConfig) -> SweepConfig:
 
 
 def test_questions_are_shared_and_the_metric_itself_keeps_its_cells(folder: Path, tmp_path: Path) -> None:
-    config = sweep_config(folder, tmp_path, METRICS_OPTION)
+    config = make_sweep_config(folder, tmp_path, METRICS_OPTION)
     alone, both = plan_sweep(config).plan, plan_sweep(configure_ablation_sweep(config)).plan
     paths = {cell.path for cell in alone.cells}
     new = [cell for cell in both.cells if cell.path not in paths]
@@ -57,13 +57,13 @@ def test_words_cannot_be_shuffled_for_a_metric_that_does_not_declare_them() -> N
 
 
 def test_a_scorer_has_the_same_ablations(folder: Path, tmp_path: Path) -> None:
-    config = sweep_config(folder, tmp_path, "metric=[vqascore]")
+    config = make_sweep_config(folder, tmp_path, "metric=[vqascore]")
     blind = replace(config.metrics["vqascore"], ablation="blank_images")
     scorer = Scorer(
         ScorerConfig(models=config.models, metrics={"vqascore": config.metrics["vqascore"], "blind": blind})
     )
-    shown = [row["image"] for row in images("atlas", 2)]
-    texts = [row["text"] for row in prompts(1)] * 2
+    shown = [row["image"] for row in read_image_rows("atlas", 2)]
+    texts = [row["text"] for row in read_prompt_rows(1)] * 2
     table: pa.Table = scorer.score_table(shown, texts)
     first, second = (row["score"] for row in table.to_pylist() if row["metric"] == "blind")
     assert first == pytest.approx(second, abs=1e-6)
@@ -73,16 +73,16 @@ def test_a_scorer_has_the_same_ablations(folder: Path, tmp_path: Path) -> None:
 
 def test_a_row_that_is_tried_alone_gets_the_same_image_as_in_its_shard(folder: Path, tmp_path: Path) -> None:
     """After a worker has died, rows are computed one by one."""
-    config = sweep_config(folder, tmp_path, "metric=[clipscore]")
+    config = make_sweep_config(folder, tmp_path, "metric=[clipscore]")
     shuffled = {"clipscore": replace(config.metrics["clipscore"], ablation="shuffled_images")}
     planned = plan_sweep(replace(config, metrics=shuffled))
     (node,) = [item.node for item in planned.plan.nodes if item.node.stage == "similarities"]
     stage = NodeStage(node, make_stage_context(planned), load_models(node))
-    work = next(planned.plan.work(planned.plan.images))
+    work = next(planned.plan.iterate_work(planned.plan.images))
     cells = [cell for cell in work.cells if cell.node == node.name]
     (shard,) = stage.read_windows(work, cells)
     whole = stage.prepare(shard).images.digests
     alone = [stage.prepare(window).images.digests[0] for window in stage.read_windows(work, cells, 1)]
-    own = [digest_images([row["image"]]) for row in images("atlas", 4)]
+    own = [digest_images([row["image"]]) for row in read_image_rows("atlas", 4)]
     assert whole == alone and sorted(whole) == sorted(own)
     assert all(shown != theirs for shown, theirs in zip(whole, own, strict=True))

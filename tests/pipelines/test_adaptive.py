@@ -14,7 +14,7 @@ import pytest
 
 from plumbline.jobs.sweep import main
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.metaeval.decided_pairs import SeenPrompts
+from plumbline.operators.metaeval.decided_pairs import SweepProgress
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.rewards.scored_images import gather_scores
@@ -26,11 +26,19 @@ from plumbline.pipelines.store.cells import Outcome
 from plumbline.pipelines.sweeps.adaptive import run_adaptive
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.results import FinishedSweep
-from tests.bench_of import images, plan_bench, prompts, run_plan, sweep_config, write_benchmark, write_rows
+from tests.bench_of import (
+    make_sweep_config,
+    plan_bench,
+    read_image_rows,
+    read_prompt_rows,
+    run_plan,
+    write_benchmark,
+    write_rows,
+)
 
 N_PROMPTS = 64
-OPTIONS = ("metric=[clipscore]", "adaptive=betting", "adaptive.range=[-1,1]", "adaptive.growth=1")
-EQUAL_OPTIONS = (*OPTIONS, "adaptive.indifference=0.4")
+ADAPTIVE_OPTIONS = ("metric=[clipscore]", "adaptive=betting", "adaptive.range=[-1,1]", "adaptive.growth=1")
+INDIFFERENCE_OPTIONS = (*ADAPTIVE_OPTIONS, "adaptive.indifference=0.4")
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +59,12 @@ def watch() -> Iterator[Watch]:
 
 
 def sweep(
-    config: SweepConfig, report: Callable[[SeenPrompts], None] = lambda seen: None
+    config: SweepConfig, report: Callable[[SweepProgress], None] = lambda seen: None
 ) -> tuple[FinishedSweep, PlannedSweep]:
     return run_adaptive(plan_sweep(config), watch, report)
 
 
-def list_seen(now: PlannedSweep) -> SeenPrompts:
+def get_progress(now: PlannedSweep) -> SweepProgress:
     assert now.seen is not None
     return now.seen
 
@@ -75,20 +83,20 @@ class StoppedSweep(NamedTuple):
 
     finished: FinishedSweep
     now: PlannedSweep
-    told: list[SeenPrompts]
+    told: list[SweepProgress]
 
 
 @pytest.fixture(scope="module")
 def stopped(folder: Path, small_rounds: None) -> StoppedSweep:
-    told: list[SeenPrompts] = []
-    planned = plan_bench(folder, folder.parent / "stopped", *EQUAL_OPTIONS)
+    told: list[SweepProgress] = []
+    planned = plan_bench(folder, folder.parent / "stopped", *INDIFFERENCE_OPTIONS)
     planned = replace(planned, executor=SlowExecutor(planned.config.cluster, on_ray=False))
     return StoppedSweep(*run_adaptive(planned, watch, told.append), told)
 
 
 def test_a_sweep_stops_after_enough_prompts_and_reports_the_remaining_ones(stopped: StoppedSweep) -> None:
     finished, now, told = stopped
-    seen = list_seen(now)
+    seen = get_progress(now)
     assert [one.is_done for one in told] == [False] * (len(told) - 1) + [True]
     assert 16 < seen.prompts < N_PROMPTS
     assert seen.decisions.column("verdict").to_pylist() == ["alike"]
@@ -96,7 +104,7 @@ def test_a_sweep_stops_after_enough_prompts_and_reports_the_remaining_ones(stopp
     assert manifest["seconds"] == {"similarities:clip": 2.0 * len(told)}, "the total of all rounds"
     scores = finished.results.read_scores()
     assert len(scores) == 2 * seen.prompts and finished.exit_code == 0
-    assert set(scores.column("prompt_id").to_pylist()) <= {row["prompt_id"] for row in prompts(N_PROMPTS)}
+    assert set(scores.column("prompt_id").to_pylist()) <= {row["prompt_id"] for row in read_prompt_rows(N_PROMPTS)}
     page = write_report(now.store, finished.run_id).page
     (warning, *_) = page.warnings
     assert warning.startswith(
@@ -111,7 +119,7 @@ def test_a_sweep_stops_after_enough_prompts_and_reports_the_remaining_ones(stopp
 def test_an_adaptive_sweep_without_a_range_warns_that_nothing_is_guaranteed(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = sweep_config(folder, tmp_path, "metric=[clipscore]", "adaptive=asymptotic", "adaptive.growth=4")
+    config = make_sweep_config(folder, tmp_path, "metric=[clipscore]", "adaptive=asymptotic", "adaptive.growth=4")
     assert main(config) == 0
     terminal = " ".join("".join(capsys.readouterr()).split())
     (report,) = tmp_path.glob("runs/*/report.html")
@@ -126,16 +134,16 @@ def test_the_same_command_again_computes_nothing_and_names_the_same_run(stopped:
     assert (again.run_id, again.computed, again.unchanged) == (stopped.finished.run_id, 0, True)
 
 
-def test_a_sweep_killed_after_a_round_continues_and_decides_the_same(
+def test_a_sweep_killed_after_a_round_continues_and_reaches_the_same_decisions(
     folder: Path, stopped: StoppedSweep, tmp_path: Path
 ) -> None:
-    def die(seen: SeenPrompts) -> None:
+    def die(seen: SweepProgress) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        sweep(sweep_config(folder, tmp_path, *EQUAL_OPTIONS), die)
-    resumed, now = sweep(sweep_config(folder, tmp_path, *EQUAL_OPTIONS))
-    assert list_seen(now).decisions.equals(list_seen(stopped.now).decisions)
+        sweep(make_sweep_config(folder, tmp_path, *INDIFFERENCE_OPTIONS), die)
+    resumed, now = sweep(make_sweep_config(folder, tmp_path, *INDIFFERENCE_OPTIONS))
+    assert get_progress(now).decisions.equals(get_progress(stopped.now).decisions)
     assert resumed.results.read_scores().equals(stopped.finished.results.read_scores())
     assert 0 < resumed.computed < stopped.finished.computed
 
@@ -146,18 +154,20 @@ def test_a_later_full_sweep_only_computes_the_rest(folder: Path, stopped: Stoppe
     full = run_plan(planned)
     assert full.results.rows == 2 * N_PROMPTS
     manifest = planned.store.read_text(f"runs/{full.run_id}/manifest.json") or ""
-    kept = 2 * list_seen(stopped.now).prompts
+    kept = 2 * get_progress(stopped.now).prompts
     assert f'"rows_kept": {kept}' in manifest or f'"rows_kept": {2 * kept}' in manifest, "similarities and scores"
 
 
 def test_the_number_of_prompts_that_a_pair_lacks_is_shown(tmp_path: Path) -> None:
     write_benchmark(tmp_path / "bench", count=N_PROMPTS)
-    rows = images("flint", N_PROMPTS)
+    rows = read_image_rows("flint", N_PROMPTS)
     rows[5] = {**rows[5], "image": b"no image"}
     write_rows(tmp_path / "bench/images/flint/00000.parquet", [row for row in rows if row is not rows[9]])
-    finished, now = sweep(sweep_config(tmp_path / "bench", tmp_path / "store", *OPTIONS, "max_failed=0.1"))
-    (decision,) = list_seen(now).decisions.to_pylist()
-    assert decision["n"] + decision["n_missing"] == list_seen(now).prompts == N_PROMPTS, (
+    finished, now = sweep(
+        make_sweep_config(tmp_path / "bench", tmp_path / "store", *ADAPTIVE_OPTIONS, "max_failed=0.1")
+    )
+    (decision,) = get_progress(now).decisions.to_pylist()
+    assert decision["n"] + decision["n_missing"] == get_progress(now).prompts == N_PROMPTS, (
         "without an indifference margin it uses all prompts"
     )
     assert decision["n_missing"] == 2 == finished.results.n_null
@@ -171,16 +181,16 @@ def test_the_number_of_prompts_that_a_pair_lacks_is_shown(tmp_path: Path) -> Non
 
 
 def test_rows_with_their_own_prompts_are_split_into_rounds_too(tmp_path: Path) -> None:
-    texts = {row["prompt_id"]: row["text"] for row in prompts(N_PROMPTS)}
+    texts = {row["prompt_id"]: row["text"] for row in read_prompt_rows(N_PROMPTS)}
     for generator in ("atlas", "flint"):
-        rows = [{**row, "prompt": texts[row["prompt_id"]]} for row in images(generator, N_PROMPTS)]
+        rows = [{**row, "prompt": texts[row["prompt_id"]]} for row in read_image_rows(generator, N_PROMPTS)]
         write_rows(tmp_path / f"images/{generator}/0.parquet", rows)
-    _, now = sweep(sweep_config(tmp_path, tmp_path / "store", *EQUAL_OPTIONS, "benchmark.prompts=null"))
-    assert 16 < list_seen(now).prompts < N_PROMPTS
+    _, now = sweep(make_sweep_config(tmp_path, tmp_path / "store", *INDIFFERENCE_OPTIONS, "benchmark.prompts=null"))
+    assert 16 < get_progress(now).prompts < N_PROMPTS
 
 
 def test_each_row_is_in_exactly_one_round(folder: Path, tmp_path: Path) -> None:
-    planned = plan_bench(folder, tmp_path, *EQUAL_OPTIONS)
+    planned = plan_bench(folder, tmp_path, *INDIFFERENCE_OPTIONS)
     assert planned.rounds is not None
     sizes = [len(planned.rounds.select_up_to(round).prompts) for round in range(len(planned.rounds.ends))]
     assert sizes == sorted(set(sizes)) and sizes[0] == 16 and sizes[-1] == N_PROMPTS
@@ -204,7 +214,7 @@ def test_scores_beyond_the_range_are_refused_with_the_remedy(folder: Path, tmp_p
     with pytest.raises(
         ConfigError, match=r"adaptive.range: expected scores from 0.9 to 1, found clipscore from .*; set"
     ):
-        sweep(sweep_config(folder, tmp_path, *EQUAL_OPTIONS, "adaptive.range=[0.9,1]"))
+        sweep(make_sweep_config(folder, tmp_path, *INDIFFERENCE_OPTIONS, "adaptive.range=[0.9,1]"))
 
 
 @pytest.mark.parametrize(
@@ -217,4 +227,4 @@ def test_scores_beyond_the_range_are_refused_with_the_remedy(folder: Path, tmp_p
 )
 def test_impossible_adaptive_options_are_refused(folder: Path, tmp_path: Path, override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        sweep_config(folder, tmp_path, *EQUAL_OPTIONS, override)
+        make_sweep_config(folder, tmp_path, *INDIFFERENCE_OPTIONS, override)

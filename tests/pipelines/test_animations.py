@@ -9,9 +9,9 @@ import pytest
 from PIL import Image
 
 from plumbline.pipelines.sweeps.results import FinishedSweep
-from tests.bench_of import images, prompts, run_bench, write_rows
+from tests.bench_of import read_image_rows, read_prompt_rows, run_bench, write_rows
 
-WORDS = ("metric=[edge_density]", "cluster=here")
+SWEEP_WORDS = ("metric=[edge_density]", "cluster=here")
 
 
 def animate(pictures: list[bytes]) -> bytes:
@@ -28,8 +28,8 @@ def read_scores(done: FinishedSweep) -> dict[str, float]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Write still images and an animation of three of them, in random order; return the benchmark's folder."""
-    folder, stills = tmp_path / "bench", images("atlas", 7)
-    write_rows(folder / "prompts.parquet", prompts(7))
+    folder, stills = tmp_path / "bench", read_image_rows("atlas", 7)
+    write_rows(folder / "prompts.parquet", read_prompt_rows(7))
     taken = [still["image"] for still in stills[2:5]]
     rows: list[dict[str, Any]] = [*stills, {**stills[0], "image_id": "animation", "image": animate(taken)}]
     random.Random(5).shuffle(rows)
@@ -38,6 +38,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_an_animation_has_the_mean_score_of_its_frames(folder: Path) -> None:
-    scores = read_scores(run_bench(folder, folder.parent / "store", *WORDS))
-    taken = [scores[still["image_id"]] for still in images("atlas", 7)[2:5]]
+    scores = read_scores(run_bench(folder, folder.parent / "store", *SWEEP_WORDS))
+    taken = [scores[still["image_id"]] for still in read_image_rows("atlas", 7)[2:5]]
     assert scores["animation"] == pytest.approx(sum(taken) / 3, abs=1e-6)

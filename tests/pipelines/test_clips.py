@@ -15,7 +15,7 @@ from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.results import FinishedSweep
 from tests.bench_of import run_config, write_rows
-from tests.commands import config_of
+from tests.commands import load_job_config
 
 CLIPS_FOLDER = Path(__file__).parents[2] / "assets" / "shapes_video"
 METRIC_OPTION = "metric=[clipscore]"
@@ -24,7 +24,7 @@ N_PROMPTS = 10
 
 
 def make_clips_config(store: Path, *words: str) -> SweepConfig:
-    return config_of("sweep", "sweep=shapes_video", f"store={store}", *words)
+    return load_job_config("sweep", "sweep=shapes_video", f"store={store}", *words)
 
 
 def run(store: Path, *words: str) -> FinishedSweep:
@@ -121,6 +121,6 @@ def test_the_committed_clips_equal_those_that_the_code_makes() -> None:
 
 def test_a_video_is_refused_for_a_model_of_images_before_anything_is_computed(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"clips\.shown: video requires a model that takes videos .*the model of role 'vqa'"
+        ConfigError, match=r"clips\.shown: video requires a model that takes videos, .*the model of role 'vqa'"
     ):
         plan_sweep(make_clips_config(tmp_path, "clips.shown=video", "metric=[vqascore]"))

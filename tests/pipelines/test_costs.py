@@ -105,7 +105,7 @@ def test_gpu_seconds_are_priced_and_divided_among_the_metrics_that_share_a_stage
             "clipscore": {"model_seconds": 10.0, "gpu_seconds": 0.0, "costs": {}},
         },
     }
-    assert sum(item.model_calls for item in planned.plan.nodes) == 4 * 3 + 4 * 2, "the parts add up to the total"
+    assert sum(item.steps for item in planned.plan.nodes) == 4 * 3 + 4 * 2, "the parts add up to the total"
     assert describe_run_cost(facts) == "GPUs and services cost 3.60 EUR."
     show_usage(make_console(), {}, sum_costs(planned.plan, {}, planned.config.cluster, held))
     assert "answers:vqa: 3.60 EUR" in capsys.readouterr().out

@@ -12,7 +12,7 @@ import pytest
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.storage import StorageConfig, WriteError
 from plumbline.pipelines.store.store import Store, StoreError
-from tests.commands import store_at
+from tests.commands import open_store_at
 from tests.faults.proxy import FaultProxy, run_proxy
 from tests.s3 import S3Server
 
@@ -23,7 +23,7 @@ def proxy(bucket: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> 
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     passing = FaultProxy(s3_server, 0, share=0.0)
-    passing.valid = s3_server.other(0).key
+    passing.valid = s3_server.with_extra_key(0).key
     with run_proxy(passing) as endpoint:
         monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
         yield passing
@@ -38,18 +38,18 @@ def test_a_rewritten_credentials_file_is_read_again_after_a_refusal(
 ) -> None:
     file = tmp_path / "credentials"
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(file))
-    file.write_text(make_profile(s3_server.other(0)))
+    file.write_text(make_profile(s3_server.with_extra_key(0)))
     place = StorageConfig().locate(bucket)
     assert (place / "cell").create(b"first")
 
-    proxy.valid = s3_server.other(1).key
+    proxy.valid = s3_server.with_extra_key(1).key
     with pytest.raises(OSError, match=r"Bad Request|expired|fault of the test"):
         (place / "cell").read()
-    file.write_text(make_profile(s3_server.other(1)))
+    file.write_text(make_profile(s3_server.with_extra_key(1)))
     assert (place / "cell").read() == b"first"
 
-    proxy.valid = s3_server.other(2).key
-    file.write_text(make_profile(s3_server.other(2)))
+    proxy.valid = s3_server.with_extra_key(2).key
+    file.write_text(make_profile(s3_server.with_extra_key(2)))
     assert not (place / "cell").create(b"second")
     assert (place / "cell").exists()
     assert proxy.counts["400"] > 0
@@ -80,14 +80,14 @@ def test_a_credential_process_is_asked_again_before_its_credentials_expire(
     monkeypatch.setenv("AWS_CONFIG_FILE", str(script))
 
     def write_credentials(number: int, minutes: int) -> None:
-        server, ends = s3_server.other(number), datetime.now(UTC) + timedelta(minutes=minutes)
+        server, ends = s3_server.with_extra_key(number), datetime.now(UTC) + timedelta(minutes=minutes)
         keys = {"AccessKeyId": server.key, "SecretAccessKey": server.secret, "Expiration": ends.isoformat()}
         answer.write_text(json.dumps({"Version": 1, **keys}))
 
     write_credentials(0, 1)  # within the period in which botocore refreshes credentials
-    store = store_at(bucket)
+    store = open_store_at(bucket)
     store.write_text("note", "first")
-    proxy.valid = s3_server.other(1).key
+    proxy.valid = s3_server.with_extra_key(1).key
     write_credentials(1, 60)
     assert store.read_text("note") == "first"
     assert proxy.counts["400"] == 0
@@ -96,10 +96,10 @@ def test_a_credential_process_is_asked_again_before_its_credentials_expire(
 def test_explicitly_configured_credentials_are_not_renewed(
     bucket: str, proxy: FaultProxy, s3_server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "credentials").write_text(make_profile(s3_server.other(1)))
+    (tmp_path / "credentials").write_text(make_profile(s3_server.with_extra_key(1)))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
-    given = s3_server.other(0)
+    given = s3_server.with_extra_key(0)
     place = StorageConfig(key=given.key, secret=given.secret).locate(bucket)
-    proxy.valid = s3_server.other(1).key
+    proxy.valid = s3_server.with_extra_key(1).key
     with pytest.raises(WriteError, match=r"Bad Request|expired|fault of the test"):
         (place / "cell").write(b"first")

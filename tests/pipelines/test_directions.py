@@ -14,10 +14,18 @@ from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.results import FinishedSweep
-from tests.bench_of import UNJUDGED_OPTIONS, list_arguments, plan_bench, prompts, run_config, run_plan, write_benchmark
-from tests.commands import newest, printed, run
+from tests.bench_of import (
+    UNJUDGED_OPTIONS,
+    list_arguments,
+    plan_bench,
+    read_prompt_rows,
+    run_config,
+    run_plan,
+    write_benchmark,
+)
+from tests.commands import find_newest_run_folder, run, run_for_output
 
-METRICS = ("metric=[gecko]", "+metrics.nll={kind: gecko, writer: llm, model: vqa, nli: nli, likelihood: nll}")
+METRIC_OPTIONS = ("metric=[gecko]", "+metrics.nll={kind: gecko, writer: llm, model: vqa, nli: nli, likelihood: nll}")
 GENERATORS = ["atlas", "drift"]
 
 
@@ -25,11 +33,11 @@ GENERATORS = ["atlas", "drift"]
 def planned(tmp_path_factory: pytest.TempPathFactory) -> PlannedSweep:
     """Plan a sweep over a good and a poor generator; one person's ratings confirm which is better."""
     folder = write_benchmark(tmp_path_factory.mktemp("falling"), GENERATORS)
-    asked = [prompt["prompt_id"] for prompt in prompts(8)]
+    asked = [prompt["prompt_id"] for prompt in read_prompt_rows(8)]
     rated = [(prompt, generator, 5 - 4 * at) for prompt in asked for at, generator in enumerate(GENERATORS)]
     pd.DataFrame(rated, columns=["prompt_id", "generator", "rating"]).to_csv(folder / "ratings.csv", index=False)
     protocol = ["protocol=long", f"protocol.path={folder / 'ratings.csv'}", "protocol.match=prompt_and_generator"]
-    return plan_bench(folder, folder / "store", *METRICS, *protocol)
+    return plan_bench(folder, folder / "store", *METRIC_OPTIONS, *protocol)
 
 
 @pytest.fixture(scope="module")
@@ -87,23 +95,23 @@ def test_agreement_with_people_counts_low_scores_as_good(
         assert {its.metric: its.value for its in later.judgements if its.statistic == "spearman"} == spearman
 
 
-DENIALS = ("metric=[vqascore]", "+metrics.denied={kind: vqascore, model: vqa, answer: 'No'}")
+DENIAL_OPTIONS = ("metric=[vqascore]", "+metrics.denied={kind: vqascore, model: vqa, answer: 'No'}")
 """VQAScore, and the variant from table 14 of its paper: the likelihood that the model answers "no"."""
 
 
 def test_a_likelihood_of_denial_ranks_and_rewards_like_the_likelihood_of_yes(tmp_path: Path) -> None:
     folder, store = write_benchmark(tmp_path / "bench", GENERATORS, count=24), tmp_path / "store"
-    assert run("sweep", *list_arguments(folder, store, *DENIALS, *UNJUDGED_OPTIONS)).code == 0
-    summary = pd.read_parquet(newest(store) / "summary.parquet")
+    assert run("sweep", *list_arguments(folder, store, *DENIAL_OPTIONS, *UNJUDGED_OPTIONS)).code == 0
+    summary = pd.read_parquet(find_newest_run_folder(store) / "summary.parquet")
     overall = summary[summary["skill"] == "overall"]
     assert {metric: list(rows["generator"]) for metric, rows in overall.groupby("metric")} == {
         "vqascore": GENERATORS,
         "denied": GENERATORS,
     }
-    assert "denied (lower is better)" in " ".join(printed("report", f"store={store}", "run=latest").split())
+    assert "denied (lower is better)" in " ".join(run_for_output("report", f"store={store}", "run=latest").split())
     options = ("run=latest", "format=pairs", "reward=denied", f"store={store}", f"output={tmp_path}/pairs")
     assert run("rewards", *options).code == 0
-    scores = pd.read_parquet(newest(store) / "scores.parquet").query("metric == 'denied'")
+    scores = pd.read_parquet(find_newest_run_folder(store) / "scores.parquet").query("metric == 'denied'")
     score_of = dict(zip(scores["generator"] + "/" + scores["image_id"], scores["score"], strict=True))
     pairs = [row for file in (tmp_path / "pairs/data").glob("*.parquet") for row in pd.read_parquet(file).itertuples()]
     assert pairs

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from plumbline.pipelines.base.parquet_reader import (
+    FOOTER_READ_BYTES,
     MAX_GAP_BYTES,
     PAGE_BUFFER_BYTES,
-    TAIL_BYTES,
     ParquetReader,
     locate_indices,
     parse_index,
@@ -20,13 +20,13 @@ from plumbline.pipelines.base.parquet_reader import (
 from tests.work import count_work
 
 PAGED_OPTIONS: dict[str, Any] = {"write_batch_size": 1, "data_page_size": 16 << 10, "write_page_index": True}
-WRITERS: dict[str, dict[str, Any]] = {
+WRITER_OPTIONS: dict[str, dict[str, Any]] = {
     "pandas": {},
     "ingest": {"compression": "none", "use_dictionary": False, "write_page_checksum": True, **PAGED_OPTIONS},
     "pages of version 2": {"compression": "zstd", "use_dictionary": False, "data_page_version": "2.0", **PAGED_OPTIONS},
     "datasets": {"use_content_defined_chunking": True, "write_page_index": True},
 }
-GROUP_ROWS = 64
+ROW_GROUP_SIZE = 64
 
 
 class CountingFile(io.FileIO):
@@ -54,29 +54,31 @@ def make_shuffled_table(seed: int, *, struct: bool) -> pa.Table:
 
 
 @pytest.mark.parametrize("struct", [False, True])
-@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize("writer", WRITER_OPTIONS)
 def test_any_rows_of_any_writers_file_are_read(writer: str, struct: bool, tmp_path: Path) -> None:
     draws = np.random.default_rng(3)
     table, path = make_shuffled_table(5, struct=struct), tmp_path / "images.parquet"
-    pq.write_table(table, path, row_group_size=GROUP_ROWS, **WRITERS[writer])
+    pq.write_table(table, path, row_group_size=ROW_GROUP_SIZE, **WRITER_OPTIONS[writer])
     with CountingFile(path) as file:
         reader = ParquetReader(file, path.stat().st_size)
         for group in (2, 0, 1):
-            there = table.slice(group * GROUP_ROWS, GROUP_ROWS)
+            there = table.slice(group * ROW_GROUP_SIZE, ROW_GROUP_SIZE)
             rows = sorted(set(draws.integers(len(there), size=5).tolist()))
             found = list(reader.read_rows(group, rows, table.column_names))
             assert found == there.take(rows).to_pylist()
         assert reader.read([0, 2], ["image", "note"]).equals(
-            pa.concat_tables([table.slice(0, GROUP_ROWS), table.slice(2 * GROUP_ROWS)]).select(["image", "note"])
+            pa.concat_tables([table.slice(0, ROW_GROUP_SIZE), table.slice(2 * ROW_GROUP_SIZE)]).select(
+                ["image", "note"]
+            )
         )
 
 
 def test_reading_a_few_rows_fetches_their_pages_and_reading_ids_their_columns(tmp_path: Path) -> None:
     table, path = make_shuffled_table(8, struct=False), tmp_path / "images.parquet"
-    pq.write_table(table, path, row_group_size=GROUP_ROWS, **WRITERS["ingest"])
+    pq.write_table(table, path, row_group_size=ROW_GROUP_SIZE, **WRITER_OPTIONS["ingest"])
     with CountingFile(path) as file:
         reader = ParquetReader(file, path.stat().st_size)
-        assert file.taken <= TAIL_BYTES
+        assert file.taken <= FOOTER_READ_BYTES
         file.taken = 0
         assert reader.read([0, 1, 2], ["prompt_id", "note"]).num_rows == 150
         assert file.taken < 3 * MAX_GAP_BYTES
@@ -99,14 +101,14 @@ def test_reading_a_few_rows_fetches_their_pages_and_reading_ids_their_columns(tm
 )
 def test_a_damaged_page_index_is_ignored_and_costs_no_more_than_its_bytes(damage: bytes, tmp_path: Path) -> None:
     table, path = make_shuffled_table(2, struct=False), tmp_path / "images.parquet"
-    pq.write_table(table, path, row_group_size=GROUP_ROWS, **WRITERS["ingest"])
+    pq.write_table(table, path, row_group_size=ROW_GROUP_SIZE, **WRITER_OPTIONS["ingest"])
     content = bytearray(path.read_bytes())
     for place in (place for group in locate_indices(pq.read_metadata(path)) for place in group if place is not None):
         content[place.start : place.stop] = damage[: len(place)].ljust(len(place), b"\0")
     path.write_bytes(content)
     with CountingFile(path) as file:
         found = list(ParquetReader(file, len(content)).read_rows(1, [3, 40], ["prompt_id", "image"]))
-    assert found == table.slice(GROUP_ROWS, GROUP_ROWS).take([3, 40]).select(["prompt_id", "image"]).to_pylist()
+    assert found == table.slice(ROW_GROUP_SIZE, ROW_GROUP_SIZE).take([3, 40]).select(["prompt_id", "image"]).to_pylist()
 
 
 def test_an_integer_of_a_megabyte_is_refused_after_ten_bytes() -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.filesystems import open_filesystem
-from plumbline.pipelines.base.storage import Place, StorageConfig, WriteError, list_cloud_variables, readable_errors
+from plumbline.pipelines.base.storage import Place, StorageConfig, WriteError, convert_read_errors, list_cloud_variables
 from plumbline.pipelines.store.store import Store
 from tests.azure import AzureServer, run_azure
 from tests.bench_of import list_arguments, plan_bench, write_benchmark
@@ -141,7 +141,7 @@ def test_missing_files_are_reported_as_missing(anywhere: Place) -> None:
     with pytest.raises(FileNotFoundError):
         (anywhere / "nothing").read()
     missing = "nothing: not found; check the path" + ("$" if anywhere.is_local else " and its bucket$")
-    with pytest.raises(ConfigError, match=missing), readable_errors(anywhere / "nothing", "file"):
+    with pytest.raises(ConfigError, match=missing), convert_read_errors(anywhere / "nothing", "file"):
         (anywhere / "nothing").entry()
     if not anywhere.is_local:
         elsewhere = anywhere.storage.locate(f"{anywhere.url.partition('://')[0]}://no-such-bucket/x")
@@ -235,8 +235,8 @@ def test_a_cloud_whose_library_is_not_installed_names_the_extra(monkeypatch: pyt
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ("gcs://bucket/a", "gcs://: write gs:// instead"),
-        ("abfss://container@account/a", "abfss://: write az:// instead"),
+        ("gcs://bucket/a", "gcs://: not a supported scheme; write gs:// instead"),
+        ("abfss://container@account/a", "abfss://: not a supported scheme; write az:// instead"),
         ("az://", "az://: expected az://BUCKET/PREFIX, got no bucket"),
         ("https://", "https://: expected https://HOST/PATH, got no host"),
         ("gs://key@bucket/a", "gs://: expected an address without credentials; put them into the variables"),

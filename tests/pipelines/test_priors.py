@@ -9,7 +9,7 @@ import pytest
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.stages.scores import WrittenIndex
 from plumbline.pipelines.sweeps.planning import plan_sweep
-from tests.bench_of import run_plan, sweep_config, write_benchmark
+from tests.bench_of import make_sweep_config, run_plan, write_benchmark
 
 METRIC_NAME = "vqascore_normalised"
 
@@ -20,7 +20,7 @@ def compute_log_odds(share: float) -> float:
 
 def test_the_prior_subtracts_the_answer_about_a_grey_image_from_the_score(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", count=6)
-    config = sweep_config(folder, tmp_path / "store", f"metric=[{METRIC_NAME}]")
+    config = make_sweep_config(folder, tmp_path / "store", f"metric=[{METRIC_NAME}]")
     own = config.metrics[METRIC_NAME]
     variants = {
         "own": own,

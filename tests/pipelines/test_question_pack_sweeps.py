@@ -13,10 +13,10 @@ from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.questions import plan_questions, write_questions
 from plumbline.pipelines.sweeps.results import FinishedSweep
-from tests.bench_of import plan_bench, prompts, run_plan, write_benchmark
+from tests.bench_of import plan_bench, read_prompt_rows, run_plan, write_benchmark
 from tests.operators.models.endpoint import KEY, KEY_VARIABLE, Server, make_token_completion
 from tests.question_packs import (
-    ANNOTATIONS,
+    ANNOTATION_COLUMNS,
     make_choice_question,
     make_propositions,
     write_csv,
@@ -62,7 +62,6 @@ def swept(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> SweptPack:
 
 
 def read_rows(plan: PlannedSweep, stage: str) -> list[dict[str, Any]]:
-    """Return the rows of all of a plan's cells of one stage, read from the plan's store."""
     cells = [plan.store.read(cell.path) for cell in plan.plan.cells if cell.recipe.stage == stage]
     return [dict(row) for cell in cells for row in cell.to_pylist()]
 
@@ -87,7 +86,7 @@ def test_a_service_compares_multiple_choice_answers_by_letter(folder: Path, tmp_
     colours = ["light red", "deep blue", "green"]
     rows = [
         row
-        for place, one in enumerate(prompts(4))
+        for place, one in enumerate(read_prompt_rows(4))
         for row in (
             make_choice_question(one["prompt_id"], one["text"], "what color is it?", colours, colours[place % 3]),
             make_choice_question(one["prompt_id"], one["text"], "is it there?", ["yes", "no"], "yes"),
@@ -155,13 +154,13 @@ def test_prompts_with_other_ids_are_found_by_their_texts(folder: Path, tmp_path:
     rows = [row for one in known for row in make_propositions(f"item_{one['prompt_id']}", one["text"] + " ")]
     prompts = f"benchmark.prompts={folder}/prompts.parquet"
     plan = plan_pack_sweep(
-        folder, tmp_path / "store", "dsg_1k", write_csv(tmp_path / "q.csv", ANNOTATIONS, rows), prompts
+        folder, tmp_path / "store", "dsg_1k", write_csv(tmp_path / "q.csv", ANNOTATION_COLUMNS, rows), prompts
     )
     assert plan.sources.pack_problems == ()
     assert run_plan(plan).exit_code == 0
 
 
-def test_changed_questions_change_the_cells_but_another_file_with_the_same_does_not(
+def test_changed_questions_change_the_cells_but_a_copy_of_the_file_does_not(
     folder: Path, swept: SweptPack, tmp_path: Path
 ) -> None:
     store = swept.store
@@ -169,7 +168,7 @@ def test_changed_questions_change_the_cells_but_another_file_with_the_same_does_
     assert not copied.plan.missing
     rows = [row for one in pq.read_table(folder / "prompts.parquet").to_pylist()
             for row in make_propositions(one["prompt_id"], one["text"])[:2]]  # fmt: skip
-    fewer = plan_pack_sweep(folder, store, "dsg_1k", write_csv(tmp_path / "fewer.csv", ANNOTATIONS, rows))
+    fewer = plan_pack_sweep(folder, store, "dsg_1k", write_csv(tmp_path / "fewer.csv", ANNOTATION_COLUMNS, rows))
     assert len(fewer.plan.missing) == len(fewer.plan.cells)
     assert {len(scores) for scores in list_element_scores(run_planned(fewer))} == {2}
 

@@ -1,4 +1,4 @@
-"""Sweeps reproduce the releases' numbers: the tests repeat the arithmetic of the released code on the same answers."""
+"""Sweeps reproduce the numbers of released code: the tests apply its formulas to the same answers."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -9,9 +9,9 @@ import pytest
 
 from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps.planning import PlannedSweep
-from tests.bench_of import images, plan_bench, prompts, run_plan, write_rows
-from tests.commands import store_at
-from tests.question_packs import ANNOTATIONS, make_proposition, write_csv
+from tests.bench_of import plan_bench, read_image_rows, read_prompt_rows, run_plan, write_rows
+from tests.commands import open_store_at
+from tests.question_packs import ANNOTATION_COLUMNS, make_proposition, write_csv
 
 QUESTIONS = [
     (1, "0", 'Does this figure show "{}"?', "entity - whole"),
@@ -37,10 +37,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def write_pairs(folder: Path) -> Path:
     """Write four prompts, with one row of two images for each."""
-    both = zip(images("atlas", 4), images("garnet", 4), strict=True)
+    both = zip(read_image_rows("atlas", 4), read_image_rows("garnet", 4), strict=True)
     rows = [{**one, "image": [one["image"], other["image"]]} for one, other in both]
     write_rows(folder / "images" / "pairs" / "00000.parquet", rows)
-    write_rows(folder / "prompts.parquet", prompts(4))
+    write_rows(folder / "prompts.parquet", read_prompt_rows(4))
     return folder
 
 
@@ -58,7 +58,7 @@ def run(folder: Path, store: Path, *overrides: str) -> SweepScores:
     scores: dict[str, dict[str, float | None]] = defaultdict(dict)
     for row in finished.results.read_scores().to_pylist():
         scores[row["metric"]][row["prompt_id"]] = row["score"]
-    opened = store_at(planned.store.place.url)
+    opened = open_store_at(planned.store.place.url)
     return SweepScores(scores, read_answers(planned, opened), opened, finished.run_id)
 
 
@@ -84,7 +84,7 @@ def says_yes(logprobs: Sequence[Sequence[float]]) -> bool:
 def make_annotations() -> list[dict[str, Any]]:
     return [
         make_proposition(one["prompt_id"], one["text"], number, needs, question.format(one["text"]), kind)
-        for one in prompts(4)
+        for one in read_prompt_rows(4)
         for number, needs, question, kind in QUESTIONS
     ]
 
@@ -105,11 +105,11 @@ def test_dsg_counts_a_yes_if_its_parents_are_yes(convention: str, folder: Path, 
     The convention `released` drops them as well, and `fixed` keeps those that are numbers.
     """
     rows = [row | {"dependency": "3, shape"} if row["proposition_id"] == 5 else row for row in make_annotations()]
-    file = write_csv(tmp_path / "dsg.csv", ANNOTATIONS, rows)
+    file = write_csv(tmp_path / "dsg.csv", ANNOTATION_COLUMNS, rows)
     given = [f"benchmark.questions={file}", "metric=[dsg_1k]", "benchmark.prompts=${benchmark.questions}"]
     ran = run(folder, tmp_path / "store", "benchmark=dsg_1k", *given, f"benchmark.convention={convention}")
     needed = {number: [int(one) for one in needs.split(",") if one != "0"] for number, needs, _, _ in QUESTIONS}
-    for one in prompts(4):
+    for one in read_prompt_rows(4):
         each = [
             compute_gated_score(
                 {

@@ -15,7 +15,7 @@ from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.metrics.writing import hash_content
 from plumbline.operators.stages.answers import AnswersStage
-from plumbline.pipelines.running.events import Totals
+from plumbline.pipelines.running.events import ProgressTotals
 from plumbline.pipelines.store.cells import Cell
 from plumbline.pipelines.store.runs import read_manifest
 from plumbline.pipelines.store.store import Store
@@ -24,7 +24,7 @@ from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.questions import plan_questions, write_questions
 from plumbline.pipelines.sweeps.results import FinishedSweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
-from tests.bench_of import plan_bench, run_bench, run_config, run_plan, sweep_config, write_benchmark
+from tests.bench_of import make_sweep_config, plan_bench, run_bench, run_config, run_plan, write_benchmark
 
 METRICS_OPTION = "metric=[clipscore,gecko]"
 
@@ -79,7 +79,7 @@ def test_damaged_cells_of_every_stage_are_computed_again_and_counted(
     for cell in harmed:
         flip_bit(plan.store, cell.path)
     remove_cells(plan.store, *(cell.path for cell in list_cells(plan, "scores")[1:]))
-    totals = Totals()
+    totals = ProgressTotals()
     done = run_sweep(make_plan(folder, tmp_path), totals.add)
     assert (done.exit_code, done.results.n_null) == (0, 0)
     assert read_scores(done) == pytest.approx(read_scores(complete_run), abs=1e-5)
@@ -110,18 +110,18 @@ def test_failing_to_show_progress_is_logged_once_and_does_not_stop_the_sweep(
     done = run_sweep(make_plan(folder, tmp_path), ProgressDisplay(console).update)
     assert (done.exit_code, done.computed) == (0, 4)
     (said,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
-    assert said.startswith("the progress cannot be shown: ") and "Broken pipe" in said
+    assert said.startswith("a progress display failed: ") and "Broken pipe" in said
 
 
-def reword(questions: pa.Table) -> pa.Table:
-    """Return the questions with another wording of the first one, but the same ids."""
+def reword_first_question(questions: pa.Table) -> pa.Table:
+    """Return the questions with another text, and therefore another id, for the first one."""
     first, *others = questions.to_pylist()
     text = "is this what it shows?"
     changed = {**first, "text": text, "question_id": hash_content(text, first["choices"], first["answer"])}
     return rows.table([changed, *others], schemas.QUESTIONS)
 
 
-@pytest.mark.parametrize("rewrite", [lambda table: table.slice(1), reword], ids=["one less", "another"])
+@pytest.mark.parametrize("rewrite", [lambda table: table.slice(1), reword_first_question], ids=["one less", "another"])
 def test_everything_that_depends_on_rewritten_questions_is_computed_again(
     folder: Path, tmp_path: Path, rewrite: Callable[[pa.Table], pa.Table]
 ) -> None:
@@ -147,7 +147,7 @@ def test_everything_that_depends_on_rewritten_questions_is_computed_again(
 def test_only_damaged_questions_are_written_again(folder: Path, tmp_path: Path) -> None:
     plan = make_plan(folder, tmp_path)
     flip_bit(plan.store, list_cells(plan, "questions")[0].path)
-    config = sweep_config(folder, tmp_path / "store", "metric=[gecko]")
+    config = make_sweep_config(folder, tmp_path / "store", "metric=[gecko]")
     written = write_questions(plan_questions(config), lambda progress: None)
     assert not written.failed and written.quality["gecko"].failed == 0
     assert plan.store.read(list_cells(plan, "questions")[0].path) is not None
@@ -175,14 +175,14 @@ def test_repeated_damage_is_reported_and_loses_no_row(
     assert kinds == {"cell_unreadable"} and done.results.n_null == 4 and done.results.rows == 16
 
 
-def test_a_renewed_cell_with_a_retryable_row_is_a_draft_that_the_run_uses(
+def test_a_recomputed_cell_with_a_retryable_failure_is_used_as_a_draft(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An answers cell is damaged, and a row fails temporarily when it is recomputed, so the new cell is only a draft.
 
     The run uses the draft instead of the damaged committed cell, even after a later round finds another damaged cell.
     """
-    config = sweep_config(folder, tmp_path / "store", "metric=[gecko,clipscore]")  # so that answers are read first
+    config = make_sweep_config(folder, tmp_path / "store", "metric=[gecko,clipscore]")  # so that answers are read first
     plan = plan_sweep(config)
     [similar, *_], [answered, *_] = list_cells(plan, "similarities"), list_cells(plan, "answers")
     failing = plan.store.read(answered.path).column("image_id")[0].as_py()

@@ -1,4 +1,4 @@
-"""S3 is used correctly with a busy server, a bad network or a different server.
+"""S3 storage works with busy servers, bad networks and other servers than AWS.
 
 Temporary failures are retried, and servers that would corrupt a store are refused.
 """
@@ -20,7 +20,7 @@ from tests.s3 import S3Server
 
 
 @pytest.mark.parametrize("given", [False, True])
-def test_every_call_to_a_busy_server_is_repeated(given: bool, bucket: str, s3_server: S3Server) -> None:
+def test_every_call_to_a_busy_server_is_retried(given: bool, bucket: str, s3_server: S3Server) -> None:
     """The response is 429, with an error name in its body, or without one for a HEAD request."""
     with run_proxy(FaultProxy(s3_server, 0, share=1.0, faults=["429"], once=True)) as endpoint:
         keys = {"key": s3_server.key, "secret": s3_server.secret} if given else {}

@@ -7,10 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from plumbline.operators.base import schemas
-from plumbline.pipelines.running.events import Totals
+from plumbline.pipelines.running.events import ProgressTotals
 from plumbline.pipelines.store.runs import list_runs
 from plumbline.pipelines.sweeps.sweep import run_sweep
-from tests.bench_of import images, plan_bench, run_bench, write_benchmark, write_rows
+from tests.bench_of import plan_bench, read_image_rows, run_bench, write_benchmark, write_rows
 
 
 @pytest.fixture(params=[pytest.param("folder", marks=pytest.mark.slow), "s3"])
@@ -29,7 +29,7 @@ def places(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
 def test_a_second_sweep_computes_nothing_and_a_new_revision_only_dependent_cells(
     places: tuple[str, str],
 ) -> None:
-    seen = Totals()
+    seen = ProgressTotals()
     planned = plan_bench(*places)
     first = run_sweep(planned, seen.add)
     assert (first.computed, first.exit_code) == (18, 0)
@@ -59,7 +59,7 @@ def test_a_second_sweep_computes_nothing_and_a_new_revision_only_dependent_cells
 def test_a_prompt_without_an_image_is_a_null_that_the_summary_counts(tmp_path: Path) -> None:
     """Other failures of rows are tested in tests/faults/test_bad_rows.py."""
     folder = write_benchmark(tmp_path / "bench", ["atlas", "borealis", "cobalt"])
-    write_rows(folder / "images/borealis/00000.parquet", images("borealis", 6))
+    write_rows(folder / "images/borealis/00000.parquet", read_image_rows("borealis", 6))
     (folder / "images/cobalt/00000.parquet").write_bytes(b"PAR1")
     done = run_bench(folder, tmp_path / "store", "metric=[clipscore]", "max_failed=0.6")
     errors = [(row["generator"], row["kind"]) for row in done.results.read_errors().to_pylist()]

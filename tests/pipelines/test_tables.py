@@ -20,7 +20,7 @@ def test_a_table_has_the_same_rows_in_every_format() -> None:
             assert read_records(io.BytesIO(mark + content.encode()), name) == (["id", "text"], rows)
 
 
-def test_an_invalid_row_refuses_a_whole_table_but_a_stream_of_rows_continues() -> None:
+def test_an_invalid_row_rejects_a_whole_table_but_a_stream_of_rows_continues() -> None:
     csv, lines = b"id,text\na,b\nb,c,d\nc,\xe9\nd,e\n", b'{"id": 1}\n7\n{"id": 3, "id": 4}\n{"id": 5}'
     for read, content, good in ((open_csv, csv, [2, 5]), (read_json_lines, lines, [1, 4])):
         rows = list(getattr(result := read(io.BytesIO(content), "t.csv"), "rows", result))
@@ -49,7 +49,7 @@ def test_an_invalid_row_refuses_a_whole_table_but_a_stream_of_rows_continues() -
         (b"id,text,id\n", "2 columns are called 'id'; rename"),
         (
             b"id,text\n" + b'a,"' + b"x\n" * 200 + b'"\n',
-            r"row 0 \(line 2\): not CSV \(an unclosed quote swallows the lines",
+            r"row 0 \(line 2\): not CSV \(a quote is not closed, so the lines",
         ),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
-from tests.bench_of import sweep_config, write_benchmark
+from tests.bench_of import make_sweep_config, write_benchmark
 from tests.operators.models.endpoint import KEY, KEY_VARIABLE, Answer, Server, make_completion
 
 
@@ -25,9 +25,9 @@ def test_a_thinking_judge_rates_and_the_error_for_a_truncated_thought_names_the_
     server = Server()
     server.script = make_thought
     bench = write_benchmark(tmp_path / "bench", ["atlas"], count=4)
-    judge = ("+model@models.vlm=api", "models.vlm.checkpoint=m", f"models.vlm.key_variable={KEY_VARIABLE}")
+    judge = ("model@models.vlm=api", "models.vlm.checkpoint=m", f"models.vlm.key_variable={KEY_VARIABLE}")
     thinks = (f"models.vlm.endpoint={server.url}", "models.vlm.thinking=allowed", "models.vlm.thinking_tokens=100")
-    config = sweep_config(bench, tmp_path / "store", "metric=[gpt4v_eval]", *judge, *thinks)
+    config = make_sweep_config(bench, tmp_path / "store", "metric=[gpt4v_eval]", *judge, *thinks)
     finished = run_sweep(plan_sweep(config), lambda progress: None)
     server.close()
     rows = finished.results.read_scores().to_pylist()

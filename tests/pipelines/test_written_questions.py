@@ -7,8 +7,8 @@ import pytest
 
 from plumbline.pipelines.sweeps.questions import plan_questions, write_questions
 from plumbline.pipelines.sweeps.results import FinishedSweep
-from tests.bench_of import plan_bench, run_bench, sweep_config, write_benchmark
-from tests.commands import store_at
+from tests.bench_of import make_sweep_config, plan_bench, run_bench, write_benchmark
+from tests.commands import open_store_at
 
 METRIC_OPTION = "metric=[gecko]"
 
@@ -31,7 +31,7 @@ def done(folder: Path, store: Path) -> FinishedSweep:
 def read_cells(store: Path, stage: str, metric: str, folder: Path) -> pa.Table:
     plan = plan_bench(folder, store, METRIC_OPTION).plan
     mine = [cell for cell in plan.cells if cell.recipe.stage == stage and cell.recipe.metric == metric]
-    return pa.concat_tables([store_at(store).read(cell.path) for cell in mine])
+    return pa.concat_tables([open_store_at(store).read(cell.path) for cell in mine])
 
 
 def test_every_question_keeps_its_own_score_and_its_words_of_the_prompt(
@@ -48,7 +48,9 @@ def test_every_question_keeps_its_own_score_and_its_words_of_the_prompt(
 
 
 def test_questions_can_be_written_before_the_images_exist(folder: Path, tmp_path: Path) -> None:
-    config = sweep_config(folder, tmp_path, "metric=[gecko,dsg]", "benchmark.images=null", "benchmark.generators={}")
+    config = make_sweep_config(
+        folder, tmp_path, "metric=[gecko,dsg]", "benchmark.images=null", "benchmark.generators={}"
+    )
     written = write_questions(plan_questions(config), lambda progress: None)
     assert set(written.quality) == {"gecko", "dsg"}
     assert written.quality["gecko"].prompts == 8 and written.quality["gecko"].failed == 0

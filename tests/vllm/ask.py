@@ -114,13 +114,12 @@ def compute_reference_likelihood(
     whole = [(question, choice) for question in asked for choice in question.choices]
     prompts = [Prompt(question.ids + choice, question.image) for question, choice in whole]
     params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
-    outputs = model._run(prompts, [params] * len(prompts))
+    outputs = model._run_engine(prompts, [params] * len(prompts))
     answers = iter([_select_last_logprobs(output, choice) for output, (_, choice) in zip(outputs, whole, strict=True)])
     return [[next(answers) for _ in question.choices] for question in asked]
 
 
 def _select_last_logprobs(output: Any, choice: Sequence[int]) -> list[float]:
-    """Return the log-probabilities of the prompt's last tokens, which belong to the choice."""
     last = output.prompt_logprobs[-len(choice) :]
     return [row[token].logprob for row, token in zip(last, choice, strict=True)]
 

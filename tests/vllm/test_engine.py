@@ -28,14 +28,14 @@ class ScriptedEngine:
 
     def add_request(self, name: str, prompt: dict[str, Any], params: Any) -> None:
         if 13 in prompt["prompt_token_ids"]:
-            raise ValueError("thirteen is refused")
+            raise ValueError("token 13 is refused")
         self.left[name] = 10**9 if 666 in prompt["prompt_token_ids"] else len(prompt["prompt_token_ids"])
 
     def step(self) -> list[Any]:
         if self.gate is not None:
             self.gate.wait()
         if any(steps > 10**6 for steps in self.left.values()):
-            raise RuntimeError("CUDA is gone")
+            raise RuntimeError("the CUDA device is lost")
         self.batches.append(len(self.left))
         self.left = {name: steps - 1 for name, steps in self.left.items()}
         done = [name for name, steps in self.left.items() if steps <= 0]
@@ -65,7 +65,7 @@ def test_requests_of_several_callers_run_in_one_batch() -> None:
 def test_a_refused_request_fails_alone() -> None:
     engine = VllmEngine(ScriptedEngine)
     refused, served = engine.run([Prompt([13]), Prompt([1, 2])], [None, None])
-    assert refused == Refusal("thirteen is refused")
+    assert refused == Refusal("token 13 is refused")
     assert served.finished
     engine.close()
 
@@ -76,9 +76,9 @@ def test_a_failure_reaches_every_caller_that_waits_and_every_later_one() -> None
         prompts = [Prompt([1] * 10**5), Prompt([1] * 10**5), Prompt([666])]
         calls = [callers.submit(engine.run, [prompt], [None]) for prompt in prompts]
         for call in calls:
-            with pytest.raises(ModelError, match="CUDA is gone"):
+            with pytest.raises(ModelError, match="the CUDA device is lost"):
                 call.result()
-    with pytest.raises(ModelError, match="CUDA is gone"):
+    with pytest.raises(ModelError, match="the CUDA device is lost"):
         engine.run([Prompt([1])], [None])
 
 

@@ -25,7 +25,7 @@ SCHEMA = (
     '{"type": "object", "properties": {"seen": {"type": "boolean"}}, "required": ["seen"], '
     '"additionalProperties": false}'
 )
-WORDS = json.dumps(GECKO_SPANS["json"].schema(96))
+SPANS_SCHEMA = json.dumps(GECKO_SPANS["json"].schema(96))
 PROMPTS = ["Hello the world", "A red cube", "Two dogs on the left of a cat"]
 
 
@@ -108,7 +108,7 @@ def test_replies_with_a_schema_equal_those_of_transformers(model: VllmGenerate, 
     in_transformers = loading.load(
         resolve_model(model_config(family="causal_lm", checkpoint=str(folder)), on_gpu=False), "generate"
     )
-    requests = [make_request(text, schema=WORDS, max_tokens=96) for text in PROMPTS]
+    requests = [make_request(text, schema=SPANS_SCHEMA, max_tokens=96) for text in PROMPTS]
     replies_there = in_transformers.generate(requests)
     assert [reply.text for reply in generate_replies(model, *requests)] == [
         reply.text for reply in replies_there if isinstance(reply, Generation)

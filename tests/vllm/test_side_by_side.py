@@ -23,11 +23,11 @@ from tests.operators.stages.given import decode, make_options
 from tests.operators.tiny import draw_image, encode_image, make_image_table
 
 N_IMAGE_TOKENS = 3
-CAPACITY = 5
+REQUESTS_PER_STEP = 5
 """Number of requests that the engine finishes in one step."""
 N_IMAGES = 10
 QUESTIONS = ("Is it red?", "Is it round?")
-REQUESTS = N_IMAGES * len(QUESTIONS) * 2
+N_REQUESTS = N_IMAGES * len(QUESTIONS) * 2
 """Number of requests for a shard.
 
 Each question has two single-token choices: one request covers the first choice and the end of the turn after it, the
@@ -56,14 +56,14 @@ class CountingEngine:
 
     def add_request(self, name: str, prompt: dict[str, Any], params: Any) -> None:
         if REFUSED_QUESTION in self.tokenizer.decode(prompt["prompt_token_ids"]):
-            raise ValueError("it must not be called")
+            raise ValueError("the engine refuses this question")
         assert prompt["prompt_token_ids"].count(self.image_id) == N_IMAGE_TOKENS
         self.requests[name] = (prompt, params)
 
     def step(self) -> list[Any]:
         assert self.may_step.wait(TIMEOUT_SECONDS)
         self.most_waiting = max(self.most_waiting, self.count_waiting())
-        names = list(self.requests)[:CAPACITY]
+        names = list(self.requests)[:REQUESTS_PER_STEP]
         self.batches.append(len(names))
         return [make_output(name, *self.requests.pop(name)) for name in names]
 
@@ -143,13 +143,17 @@ def test_the_engine_gets_all_requests_of_two_shards_before_it_finishes_one(
     assert stage.side_by_side
     with ThreadPoolExecutor(2) as calls:
         shards = [calls.submit(compute_answers, stage) for _ in range(2)]
-        scripted_engine.wait_for(2 * REQUESTS)
+        scripted_engine.wait_for(2 * N_REQUESTS)
         scripted_engine.may_step.set()
         tables = [shard.result(TIMEOUT_SECONDS) for shard in shards]
-    assert sum(scripted_engine.batches) == 2 * REQUESTS
-    assert set(scripted_engine.batches[1:-1]) == {CAPACITY}, "every step between the first and the last is full"
+    assert sum(scripted_engine.batches) == 2 * N_REQUESTS
+    assert set(scripted_engine.batches[1:-1]) == {REQUESTS_PER_STEP}, (
+        "every step between the first and the last is full"
+    )
     assert tables[0] == tables[1] and tables[0]["error"].null_count == N_IMAGES
-    assert [rows.read_usage(table).calls for table in tables] == [REQUESTS] * 2, "each shard counts only its own calls"
+    assert [rows.read_usage(table).calls for table in tables] == [N_REQUESTS] * 2, (
+        "each shard counts only its own calls"
+    )
     assert len(set(scripted_engine.processed)) == len(scripted_engine.processed) == 2 * N_IMAGES, (
         "once for all of an image's questions"
     )
@@ -182,7 +186,7 @@ def test_a_refused_question_only_costs_its_row_and_nothing_is_asked_again(
     scripted_engine.may_step.set()
     errors = compute_answers(stage, [*QUESTIONS, REFUSED_QUESTION])["error"].to_pylist()
     assert [(error["kind"], error["retryable"]) for error in errors] == [("request_refused", False)] * N_IMAGES
-    assert sum(scripted_engine.batches) == REQUESTS
+    assert sum(scripted_engine.batches) == N_REQUESTS
 
 
 def test_a_failed_engine_releases_all_waiting_callers(stage: AnswersStage, scripted_engine: CountingEngine) -> None:
@@ -199,4 +203,4 @@ def test_a_failed_engine_releases_all_waiting_callers(stage: AnswersStage, scrip
 
 
 def fail() -> list[Any]:
-    raise RuntimeError("CUDA is gone")
+    raise RuntimeError("the CUDA device is lost")

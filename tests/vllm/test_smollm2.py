@@ -11,16 +11,16 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 CHECKPOINT_FOLDER = ROOT / "build" / "smollm2"
-PROMPTS = Path(os.environ.get("REFERENCE_DATA", "none")) / "genai_bench" / "genai_bench_527_image_ratings.json"
+PROMPTS_FILE = Path(os.environ.get("REFERENCE_DATA", "none")) / "genai_bench" / "genai_bench_527_image_ratings.json"
 
 
 @pytest.mark.vllm
 @pytest.mark.skipif(not CHECKPOINT_FOLDER.exists(), reason="needs the checkpoint made by make smollm2")
-@pytest.mark.skipif(not PROMPTS.exists(), reason="needs REFERENCE_DATA")
+@pytest.mark.skipif(not PROMPTS_FILE.exists(), reason="needs REFERENCE_DATA")
 @pytest.mark.parametrize(("replies", "count"), [("text", 4), ("json", 50)])
 def test_smollm2_writes_questions_about_genai_bench_prompts(tmp_path: Path, replies: str, count: int) -> None:
     """Every prompt gets readable questions if a schema is enforced, but not without a schema (docs/questions.md)."""
-    chosen = dict(list(json.loads(PROMPTS.read_text()).items())[:count])
+    chosen = dict(list(json.loads(PROMPTS_FILE.read_text()).items())[:count])
     (tmp_path / "prompts.json").write_text(json.dumps(chosen))
     overrides = [
         "benchmark=genai_bench", f"benchmark.prompts={tmp_path}/prompts.json", "models=shapes", "metric=[gecko]",

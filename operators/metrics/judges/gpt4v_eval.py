@@ -21,4 +21,4 @@ class Gpt4vEvalConfig(InspectedConfig):
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
         text = fill_template(self.template_text("gpt4v_eval"), prompt=parsing.collapse_spaces(prompt))
-        return (yield from self.verdict(text, SCALES))
+        return (yield from self.request_verdict(text, SCALES))

@@ -69,8 +69,8 @@ CheckRatings = Callable[[Mapping[str, float]], None]
 def ask_repeatedly(program: Callable[[], Writing[Verdict | RowError]], times: int) -> Writing[Verdicts | RowError]:
     """Run a request program `times` times with successive seeds; return all verdicts, None for an unreadable reply.
 
-    `program` starts a new run of the program. Raise UnreadableReply if none of the replies can be read. If a run
-    returns a RowError, stop and return that error.
+    `program` is called for each run and returns the program. Raise UnreadableReply if none of the replies can be read.
+    If a run returns a RowError, stop and return that error.
     """
     verdicts: list[Verdict | None] = []
     problems = []
@@ -89,7 +89,6 @@ def ask_repeatedly(program: Callable[[], Writing[Verdict | RowError]], times: in
 
 
 def _reseed(program: Writing[T], draw: int) -> Writing[T]:
-    """Run a request program with `draw` added to the seed of each request, and return its result."""
     try:
         requests = next(program)
         while True:
@@ -101,7 +100,7 @@ def _reseed(program: Writing[T], draw: int) -> Writing[T]:
 
 
 def accept_all(rated: Mapping[str, float]) -> None:
-    """Do nothing: this is the Check for judges whose ratings cannot contradict each other."""
+    """Accept any ratings: this is the CheckRatings for judges whose ratings cannot contradict each other."""
 
 
 def map_ratings(ratings: Iterable[Rating]) -> dict[str, float]:
@@ -158,14 +157,16 @@ class JudgedConfig(WordedMetric):
     def sampling(self) -> ReplySampling:
         return ReplySampling(self.max_tokens, self.temperature, self.seed)
 
-    def verdict(self, text: str, scales: Sequence[Scale], check: CheckRatings = accept_all) -> Writing[Verdict]:
+    def request_verdict(self, text: str, scales: Sequence[Scale], check: CheckRatings = accept_all) -> Writing[Verdict]:
         """Ask the judge for one verdict and return it.
 
         `text` describes the task; instructions for the reply format are appended. `check` may reject the ratings.
         """
-        return (yield from self.verdicts([JudgeQuestion(text, scales)], check))
+        return (yield from self.request_combined_verdict([JudgeQuestion(text, scales)], check))
 
-    def verdicts(self, asked: Sequence[JudgeQuestion], check: CheckRatings = accept_all) -> Writing[Verdict]:
+    def request_combined_verdict(
+        self, asked: Sequence[JudgeQuestion], check: CheckRatings = accept_all
+    ) -> Writing[Verdict]:
         """Ask the judge several questions together; return one verdict with the ratings of all replies.
 
         Raise UnreadableReply if a reply does not have the requested format, or if `check` fails.
@@ -173,7 +174,7 @@ class JudgedConfig(WordedMetric):
         requests = []
         for text, scales, view in asked:
             schema = make_verdict_schema(scales) if self.replies == "json" else None
-            request = self.sampling.request(text + describe_form(self.replies, scales), stop=(), schema=schema)
+            request = self.sampling.make_request(text + describe_form(self.replies, scales), stop=(), schema=schema)
             requests.append(request._replace(view=view))
         readers = [partial(self._read_verdict, each.scales, check) for each in asked]
         verdicts = []
@@ -299,14 +300,14 @@ def _read_rating(scale: Scale, value: Any) -> Rating | None:
     )
     if match is None or isinstance(value, bool):
         raise UnreadableReply(f"expected a number for {scale.name!r}, found {parsing.shorten(str(value))}")
-    return _check_range(scale, match)
+    return _make_rating(scale, match)
 
 
 def _is_not_applicable(scale: Scale, value: Any) -> bool:
     return scale.optional and isinstance(value, str) and parsing.normalise(value) == parsing.normalise(NOT_APPLICABLE)
 
 
-def _check_range(scale: Scale, match: re.Match[str]) -> Rating:
+def _make_rating(scale: Scale, match: re.Match[str]) -> Rating:
     number, total = float(match[1]), match[2]
     if not scale.low <= number <= scale.high or (total is not None and int(total) != scale.high):
         given = f"{number:g} of {total}" if total is not None else f"{number:g}"
@@ -328,7 +329,7 @@ def read_lines(reply: str, scales: Sequence[Scale]) -> Verdict:
     }
     if len(numbers) < len(scales) or not all(matches.values()):
         raise UnreadableReply(f"expected {len(scales)} lines of one number each, then the explanation")
-    ratings = tuple(_check_range(scale, match) for scale, match in matches.items() if match)
+    ratings = tuple(_make_rating(scale, match) for scale, match in matches.items() if match)
     return Verdict(ratings, read_rationale(" ".join(lines[len(scales) :])))
 
 
@@ -346,9 +347,10 @@ def fill_template(template: str, **parts: str) -> str:
 
 
 def find_kind(kinds: Mapping[str, T], skills: Sequence[str], chosen: str | None) -> T | None:
-    """Return the value in `kinds` that applies to a prompt: `chosen` or, if None, the only one that `skills` name.
+    """Return the value in `kinds` for a prompt: for the kind `chosen`, or for the only kind that `skills` name.
 
-    Names of skills are compared ignoring case. Return None if the skills name no kind or several kinds.
+    The skills matter only if `chosen` is None. Their names are compared ignoring case. Return None if they name no kind
+    or several kinds.
     """
     wanted = [skill.casefold() for skill in skills] if chosen is None else [chosen]
     named = [kinds[name] for name in dict.fromkeys(wanted) if name in kinds]

@@ -22,7 +22,7 @@ from plumbline.operators.metrics.metric import SHARE_RANGE, CallEstimate, Rating
 from plumbline.operators.metrics.wording import (
     Checkout,
     Release,
-    Text,
+    TemplateText,
     WordedMetric,
     ask_as_released,
     digest_templates,
@@ -38,11 +38,11 @@ DEFAULT_SCALE = 100
 MAX_COUNT = 99
 MAX_COUNTED_ERRORS = 9
 MAX_ERRORS = 99
-"""Largest number of errors accepted. The release asks for 0 to 9 but accepts any number; in T2IScoreScore, its judge
-counted up to 36.
+"""Largest number of errors accepted. The published prompt asks for 0 to 9, but upstream accepts any number; in
+T2IScoreScore, its judge counted up to 36.
 """
 RELEASED_TEMPERATURE = 1.0
-"""Default temperature of the services; the release does not send a temperature."""
+"""The services' default temperature, because upstream sends none."""
 SCALES: Mapping[Variant, tuple[Scale, ...]] = {
     "overall": (Scale("rating", 1, DEFAULT_SCALE),),
     "error_counting": (Scale("errors", 0, MAX_COUNTED_ERRORS),),
@@ -68,46 +68,46 @@ class CaptionedImage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LlmScoreRelease(Release):
-    """The prompts of LLMScore's release, from llm_descriptor and llm_evaluator (YujieLu10/LLMScore at 8b898e3)."""
+    """LLMScore's published prompts, from llm_descriptor and llm_evaluator (YujieLu10/LLMScore at 8b898e3)."""
 
     repository: ClassVar[str] = "YujieLu10/LLMScore"
     marker_file: ClassVar[str] = "llm_evaluator/evaluation_instruction.py"
     fixed_options: ClassVar[tuple[str, ...]] = ("temperature", "description_temperature", "replies", "scale")
     temperature: ClassVar[float] = RELEASED_TEMPERATURE
-    description_prompt: Text
-    judge_prompt: Text
+    description_prompt: TemplateText
+    judge_prompt: TemplateText
     scores: str
     """Instruction that asks for a rating and the number of errors."""
     rule: str
-    """Instruction that asks for four counts. The release contains this text but its code never sends it."""
+    """Instruction that asks for four counts. It is in upstream's repository, but upstream's code never sends it."""
 
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
         code = checkout.parse_python(cls.marker_file)
-        scores, rule = (code.read_plain(f"self.evaluation_instruction_{number}") for number in (1, 2))
-        describing = checkout.parse_python("llm_descriptor/visual_descriptor.py").text("prompt")
-        return cls(describing, code.text("prompt"), scores, rule)
+        scores, rule = (code.read_plain_string(f"self.evaluation_instruction_{number}") for number in (1, 2))
+        describing = checkout.parse_python("llm_descriptor/visual_descriptor.py").read_text("prompt")
+        return cls(describing, code.read_text("prompt"), scores, rule)
 
-    def describe(self, sight: CaptionedImage, sampling: ReplySampling) -> Writing[str]:
-        """Ask for a description of an image and return it (generate_multi_granualrity_description in the release)."""
+    def describe(self, image: CaptionedImage, sampling: ReplySampling) -> Writing[str]:
+        """Ask for a description of an image and return it (upstream's generate_multi_granualrity_description)."""
         regions = (
-            f"{region.label}: [{region.x1}, {region.y1}, {region.x2}, {region.y2}]; " for region in sight.regions
+            f"{region.label}: [{region.x1}, {region.y1}, {region.x2}, {region.y2}]; " for region in image.regions
         )
-        # the release's caller swaps the two arguments of the function
-        values = {"local_description": sight.caption, "global_description": "".join(regions)}
-        text = fill_slots(self.description_prompt, {**values, "width": str(sight.width), "height": str(sight.height)})
-        request = sampling._replace(temperature=self.temperature).request(text, stop=())
+        # upstream's caller swaps the two arguments of the function
+        values = {"local_description": image.caption, "global_description": "".join(regions)}
+        text = fill_slots(self.description_prompt, {**values, "width": str(image.width), "height": str(image.height)})
+        request = sampling._replace(temperature=self.temperature).make_request(text, stop=())
         (description,) = yield from ask_as_released([request], [_join_lines])
         return description
 
     def judge(self, prompt: str, description: str, *, by_rule: bool, sampling: ReplySampling) -> Writing[Verdict]:
-        """Ask how well a description matches the prompt; return the verdict (generate_score_with_rationale).
+        """Ask how well a description matches the prompt; return the verdict (upstream's generate_score_with_rationale).
 
         `by_rule` asks for counts of objects and attributes instead of a rating.
         """
         instruction = self.rule if by_rule else self.scores
         values = {"text_prompt": prompt, "description": description, "self.evaluation_instruction_1": instruction}
-        request = sampling._replace(temperature=self.temperature).request(
+        request = sampling._replace(temperature=self.temperature).make_request(
             fill_slots(self.judge_prompt, values), stop=()
         )
         (verdict,) = yield from ask_as_released([request], [_read_counts if by_rule else _read_scores])
@@ -187,7 +187,7 @@ class DescribedConfig(WordedMetric):
 
     def caption(self) -> Writing[str]:
         """Ask for a caption of an image and return it, even if it was cut off; do not ask again."""
-        (reply,) = yield [ReplySampling(self.caption_tokens).request(self.caption_instruction, stop=())]
+        (reply,) = yield [ReplySampling(self.caption_tokens).make_request(self.caption_instruction, stop=())]
         return read_paragraph(reply.text)
 
     def description_options(self) -> dict[str, Any]:
@@ -197,24 +197,26 @@ class DescribedConfig(WordedMetric):
             return {"wording": release.digest, **sampling}
         return {"templates": digest_templates(REPEAT_REQUEST, self.template_text(DESCRIBE_TEMPLATE)), **sampling}
 
-    def describe(self, sight: CaptionedImage) -> Writing[str]:
+    def describe(self, image: CaptionedImage) -> Writing[str]:
         """Ask for a description of an image, based on its caption and regions, and return it."""
         release = self.find_release(LlmScoreRelease)
         if release is not None:
-            return (yield from release.describe(sight, self.description_sampling))
+            return (yield from release.describe(image, self.description_sampling))
         # `[object]: [caption]: [bounding box]` (3.1); one model writes object and caption as one label
         lines = (
             f"{parsing.collapse_spaces(region.label)}: [{region.x1}, {region.y1}, {region.x2}, {region.y2}]"
-            for region in sight.regions
+            for region in image.regions
         )
         text = fill_template(
             self.template_text(DESCRIBE_TEMPLATE),
-            width=str(sight.width),
-            height=str(sight.height),
+            width=str(image.width),
+            height=str(image.height),
             regions="\n".join(lines) or "(none was found)",
-            caption=parsing.collapse_spaces(sight.caption),
+            caption=parsing.collapse_spaces(image.caption),
         )
-        return (yield from ask(self.description_sampling.request(text, stop=()), read_paragraph, again=REPEAT_REQUEST))
+        return (
+            yield from ask(self.description_sampling.make_request(text, stop=()), read_paragraph, again=REPEAT_REQUEST)
+        )
 
 
 def read_paragraph(reply: str) -> str:
@@ -293,7 +295,7 @@ class LlmScoreConfig(DescribedConfig, JudgedConfig):
         )
         task = fill_template(self.template_text(self.task_template), scale=str(self.scale))
         scales = (Scale("rating", 1, self.scale),) if self.variant == "overall" else SCALES[self.variant]
-        return (yield from self.verdict(judged + task, scales, _require_counts if by_rule else accept_all))
+        return (yield from self.request_verdict(judged + task, scales, _require_counts if by_rule else accept_all))
 
     def score_options(self) -> dict[str, Any]:
         return {"variant": self.variant} | ({} if self.scale == DEFAULT_SCALE else {"scale": self.scale})

@@ -2,13 +2,16 @@
 
 import json
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 from plumbline.operators.base.bounds import NotNegative, Positive
 from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.base.extensions import Extensions
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.judges.judge import (
     MAX_RATIONALE_CHARACTERS,
@@ -30,8 +33,9 @@ from plumbline.operators.metrics.metric import (
 )
 from plumbline.operators.metrics.questions.question_metric import AnswerForm
 from plumbline.operators.metrics.reply_forms import Replies, make_choice_schema, make_object_schema, make_string_schema
-from plumbline.operators.metrics.wording import WordedMetric, digest_templates
+from plumbline.operators.metrics.wording import Release, WordedMetric, ask_as_released, digest_templates
 from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, Writing, read_each
+from plumbline.operators.models.calls import Request
 
 if TYPE_CHECKING:
     from plumbline.operators.models.vqa_profiles import VqaProfile
@@ -45,7 +49,7 @@ CHOICE_SENTENCES: Mapping[Choice, str] = {
     "neither": "Neither image does what the prompt says",
 }
 """Statements that the judge chooses from, by choice."""
-P_FIRST: Mapping[Choice, float] = {"first": 1.0, "second": 0.0, "tie": 0.5, "neither": 0.5}
+P_FIRST_BY_CHOICE: Mapping[Choice, float] = {"first": 1.0, "second": 0.0, "tie": 0.5, "neither": 0.5}
 """Probability that the first image is better, if the judge makes this choice."""
 LETTER_INSTRUCTION = "Reply with the letter of the right statement alone."
 """Instruction for a judge that is not asked for a reply: the likelihoods of the letters decide."""
@@ -60,6 +64,38 @@ class PairAnswer(NamedTuple):
     p_first: float
     """Probability that the first image is better; ties and `neither` count half."""
     reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PairRelease(Release):
+    """Base class of releases whose prompt asks a judge which of two images is better."""
+
+    fixed_options: ClassVar[tuple[str, ...]] = ("answers", "tie", "neither", "replies", "max_tokens", "temperature")
+    compares_edits: ClassVar[bool] = False
+    """True if the judge sees the image before the edits in front of the two images."""
+    max_tokens: ClassVar[int]
+    """Maximum number of tokens in a reply."""
+    tries: ClassVar[int] = 1
+    """Number of requests for a reply that can be read."""
+
+    @abstractmethod
+    def request(self, prompt: str, sampling: ReplySampling) -> Request:
+        """Return the request about two images of a prompt; the judge sees the first image first."""
+
+    @abstractmethod
+    def read_reply(self, reply: str) -> PairAnswer:
+        """Return the answer in a reply; raise one of READER_ERRORS if there is none."""
+
+    def compare(self, prompt: str, seed: int, views: int) -> Writing[tuple[PairAnswer, ...]]:
+        """Ask for a reply about the images in each view; return the answers."""
+        request = self.request(prompt, ReplySampling(self.max_tokens, self.temperature, seed))
+        requests = [request._replace(view=view) for view in range(views)]
+        answers = yield from ask_as_released(requests, [self.read_reply] * views, tries=self.tries)
+        return tuple(answers)
+
+
+PAIR_RELEASES = Extensions[type[PairRelease]]("pairwise_wordings", {}, PairRelease)
+"""Releases whose wording a pairwise judge can be asked in, by name; all are in plugins."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +138,8 @@ class PairwiseConfig(WordedMetric):
     """Format of a reply: `json` is an object, enforced by a schema if the engine supports it; `text` has the letter of
     the choice on a line, followed by the reason.
     """
+    release: str | None = None
+    """Name of the released judge whose prompt is sent, if the folder `wording` contains prompts of several."""
     max_tokens: Positive = 512
     """Maximum number of tokens in a reply."""
     temperature: NotNegative = 0.0
@@ -120,6 +158,16 @@ class PairwiseConfig(WordedMetric):
             if value is not None and name != needed:
                 only = "baseline" if name == "baseline" else "neighbours"
                 raise ConfigError(f"{self.key_of(name)}: only for pairs={only}, found pairs={self.pairs}; leave it out")
+        if self.release is not None and self.wording is None:
+            raise ConfigError(
+                f"{self.key_of('release')}: only with a checkout of the release, found no wording; "
+                f"name its folder by {self.key_of('wording')}"
+            )
+        if self.release is not None and self.release not in self.named_releases:
+            raise ConfigError(
+                f"{self.key_of('release')}: expected one of {', '.join(self.named_releases)}, found {self.release}; "
+                "correct it"
+            )
 
     @property
     def pair_selection(self) -> PairSelection:
@@ -131,8 +179,23 @@ class PairwiseConfig(WordedMetric):
         return self.pairs in ("all", "baseline")
 
     @property
+    def named_releases(self) -> dict[str, type[PairRelease]]:
+        """Releases whose judges see the images that this metric shows, by name."""
+        return {name: each for name, each in PAIR_RELEASES.items() if each.compares_edits == self.needs_sources}
+
+    @property
+    def releases(self) -> tuple[type[Release], ...]:
+        return tuple(self.named_releases.values()) if self.release is None else (PAIR_RELEASES[self.release],)
+
+    @property
+    def _pair_release(self) -> PairRelease | None:
+        release = self._wording.release
+        return release if isinstance(release, PairRelease) else None
+
+    @property
     def json_role(self) -> str | None:
-        return "judge" if self.answers == "reply" and self.replies == "json" else None
+        asks_for_json = self.answers == "reply" and self.replies == "json"
+        return "judge" if asks_for_json and self._pair_release is None else None
 
     @property
     def choices(self) -> tuple[Choice, ...]:
@@ -146,8 +209,16 @@ class PairwiseConfig(WordedMetric):
 
     def with_model_defaults(self, profile_of: "Callable[[str], VqaProfile]") -> Self:
         """Return the metric with its wording, and with the form of answers that suits its model."""
+        if self.wording is not None and self.release is None:
+            folder = Path(self.wording).expanduser()
+            found = [name for name, each in self.named_releases.items() if (folder / each.marker_file).is_file()]
+            if len(found) > 1:
+                raise ConfigError(
+                    f"{self.key_of('release')}: {folder} contains the prompts of {', '.join(found)}; name one of them"
+                )
         metric = WordedMetric.with_model_defaults(self, profile_of)
-        form: AnswerForm = "reply" if profile_of(self.judge).lettered else "likelihood"
+        is_released = metric._pair_release is not None
+        form: AnswerForm = "reply" if is_released or profile_of(self.judge).lettered else "likelihood"
         return replace(metric, answers=metric.answers or form)
 
     def estimate_calls(self, words: float) -> CallEstimate:
@@ -155,6 +226,8 @@ class PairwiseConfig(WordedMetric):
 
     def comparison_options(self) -> dict[str, Any]:
         """Return, by name, all options that determine an answer, except the judge."""
+        if (release := self._pair_release) is not None:
+            return {"answers": self.answers, "wording": release.digest, "seed": self.seed}
         asked = {"answers": self.answers, "choices": self.choices, "template": digest_templates(self.question(""))}
         if self.answers == "likelihood":
             return asked
@@ -172,12 +245,12 @@ class PairwiseConfig(WordedMetric):
         form = '{"choice": "<letter of the right statement>", "rationale": "<explanation>"}'
         return text + REPLY_INSTRUCTIONS[self.replies].format(form=form, lines="the letter of the right statement")
 
-    def weigh(self, logprobs: Sequence[Sequence[float]]) -> PairAnswer:
+    def combine_logprobs(self, logprobs: Sequence[Sequence[float]]) -> PairAnswer:
         """Return the answer that follows from the log-probabilities of the letters' tokens."""
         totals = [math.fsum(tokens) for tokens in logprobs]
         weights = [math.exp(total - max(totals)) for total in totals]
         shares = {choice: weight / math.fsum(weights) for choice, weight in zip(self.choices, weights, strict=True)}
-        p_first = math.fsum(P_FIRST[choice] * share for choice, share in shares.items())
+        p_first = math.fsum(P_FIRST_BY_CHOICE[choice] * share for choice, share in shares.items())
         return PairAnswer(max(shares, key=shares.__getitem__), min(p_first, 1.0))
 
     def compare(self, prompt: str) -> Writing[tuple[PairAnswer, ...]]:
@@ -185,13 +258,17 @@ class PairwiseConfig(WordedMetric):
 
         Raise UnreadableReply if a reply contains no choice.
         """
+        if (release := self._pair_release) is not None:
+            return (yield from release.compare(prompt, self.seed, len(self.views)))
         schema = json.dumps(
             make_object_schema(
                 choice=make_choice_schema(self.letters), rationale=make_string_schema(MAX_RATIONALE_CHARACTERS)
             )
         )
         sampling = ReplySampling(self.max_tokens, self.temperature, self.seed)
-        request = sampling.request(self.question(prompt), stop=(), schema=schema if self.replies == "json" else None)
+        request = sampling.make_request(
+            self.question(prompt), stop=(), schema=schema if self.replies == "json" else None
+        )
         requests = [request._replace(view=view) for view in range(len(self.views))]
         answers = []
         for answer in (yield from read_each(requests, [self.read_reply] * len(requests), again=REPEAT_REQUEST)):
@@ -217,7 +294,7 @@ class PairwiseConfig(WordedMetric):
         if sentence is None:
             raise UnreadableReply(problem)
         choice = self.choices[sentences.index(sentence)]
-        return PairAnswer(choice, P_FIRST[choice], read_rationale(reason) or None)
+        return PairAnswer(choice, P_FIRST_BY_CHOICE[choice], read_rationale(reason) or None)
 
     def score_options(self) -> dict[str, Any]:
         """Return the name of the baseline, whose images have the fixed score BASELINE_SCORE."""

@@ -23,7 +23,7 @@ from plumbline.operators.metrics.writing import ReplySampling, Writing, WrittenQ
 SEMANTIC_TEMPLATE, PERCEPTUAL_TEMPLATE = "viescore_semantic", "viescore_perceptual"
 CONSISTENCY_SCALES = (Scale("semantic_consistency", 0, 10),)
 QUALITY_SCALES = (Scale("naturalness", 0, 10), Scale("artifacts", 0, 10))
-Part = Literal["overall", "consistency", "quality"]
+RatedPart = Literal["overall", "consistency", "quality"]
 RELEASED_MAX_TOKENS, RELEASED_TEMPERATURE, TRIES = 1400, 1.0, 2
 """Values from the release. mllm_tools/openai.py sends no temperature, so services use 1. After TRIES tries,
 VIEScore.evaluate guesses a number at random; here, the row gets an error instead.
@@ -32,7 +32,7 @@ REPLY_DELIMITER = "||V^=^V||"
 
 
 class ParsedReply(NamedTuple):
-    """The scores and reasoning in a reply to the release's prompts."""
+    """The scores and reasoning in a reply to the published prompts."""
 
     scores: tuple[float, ...]
     reasoning: str
@@ -40,7 +40,7 @@ class ParsedReply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class VieScoreRelease(Release):
-    """The prompts of VIEScore's release for text-to-image generation, without examples.
+    """VIEScore's published prompts for text-to-image generation, without examples.
 
     They are read from TIGER-AI-Lab/VIEScore at 2cbea4e.
     """
@@ -61,17 +61,17 @@ class VieScoreRelease(Release):
     def read(cls, checkout: Checkout) -> Self:
         code = checkout.parse_python(cls.marker_file)
         names = ("_context_no_delimit", *cls.rules, "_prompts_0shot_rule_PQ")
-        context, shown, follows, quality = map(code.read_plain, names)
+        context, shown, follows, quality = map(code.read_plain_string, names)
         return cls(f"{context}\n{shown}\n{follows}", f"{context}\n{quality}")
 
     def inspect(self, prompt: str, sampling: ReplySampling) -> Writing[Verdict]:
-        """Ask for the ratings and reasons as VIEScore.evaluate does; return them as a verdict.
+        """Ask for the ratings and reasons of an image as upstream's VIEScore.evaluate does; return them as a verdict.
 
         Only the lowest rating of each kind counts.
         """
         texts = self.consistency.replace(self.placeholder, prompt), self.quality
         requests = [
-            sampling.request(text, stop=())._replace(image_at=len(text), view=view)
+            sampling.make_request(text, stop=())._replace(image_at=len(text), view=view)
             for text, view in zip(texts, (0, self.quality_view), strict=True)
         ]
         replies = yield from ask_as_released(requests, [read_scores] * len(requests), tries=self.tries)
@@ -81,10 +81,6 @@ class VieScoreRelease(Release):
 
 
 def _name_scores(names: Sequence[str], reply: ParsedReply) -> list[Rating]:
-    """Return a rating for each name, taking the scores in order.
-
-    The last name gets the lowest of the remaining scores or, if none remains, the first score.
-    """
     last = len(names) - 1
     values = [*reply.scores[:last], min(reply.scores[last:], default=reply.scores[0])]
     return [Rating(name, value) for name, value in zip(names, values, strict=True)]
@@ -126,7 +122,7 @@ def _check_scores(scores: Any, reasoning: Any) -> ParsedReply:
 def repair_json(text: str) -> str:
     """Return a JSON object's text with its keys and strings quoted, and its numbers put into lists (fix_json).
 
-    The release uses a single regular expression for this, which takes time quadratic in the length of the text.
+    Upstream uses a single regular expression for this, which takes time quadratic in the length of the text.
     """
     text = re.sub(r"\b(\w+):", r'"\1":', text)
     repaired, done = [], 0
@@ -150,7 +146,7 @@ class TwoQuestionsConfig(InspectedConfig):
 
     calls_per_image: ClassVar[int] = 2
     score_range: ClassVar[ScoreRange] = (0.0, 10.0)
-    part: Part = "overall"
+    part: RatedPart = "overall"
     """The score to report. `consistency`: the lowest rating for the first question; `quality`: the lowest rating for
     the second; `overall`: the square root of their product. The judge is asked the same questions for all three.
     """
@@ -161,12 +157,12 @@ class TwoQuestionsConfig(InspectedConfig):
     def judge_questions(self, prompt: str) -> Sequence[JudgeQuestion]: ...
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
-        """Ask the judge two questions, in our wording or a release's; return one verdict with all ratings."""
+        """Ask the judge two questions, in our wording or the published one; return one verdict with all ratings."""
         release = self.find_release(VieScoreRelease)
         if release is not None:
             sampling = ReplySampling(RELEASED_MAX_TOKENS, RELEASED_TEMPERATURE, self.seed)
             return (yield from release.inspect(prompt, sampling))
-        return (yield from self.verdicts(self.judge_questions(parsing.collapse_spaces(prompt))))
+        return (yield from self.request_combined_verdict(self.judge_questions(parsing.collapse_spaces(prompt))))
 
     def score_options(self) -> dict[str, Any]:
         return {} if self.part == "overall" else {"part": self.part}

@@ -22,8 +22,8 @@ from plumbline.operators.metrics.metric import (
 from plumbline.operators.metrics.parsing import NumberedLine
 from plumbline.operators.metrics.questions.question_metric import (
     WriterConfig,
+    compute_log_likelihoods,
     find_likeliest,
-    log_likelihoods,
     make_forms,
 )
 from plumbline.operators.metrics.questions.vqascore import Reduction
@@ -55,8 +55,8 @@ CATEGORIES = (
     "global",
 )
 Zeroing = Literal["direct", "recursive"]
-"""The other questions that must be answered correctly for a question to count: its parents (`direct`, as in the DSG
-release) or all its ancestors (`recursive`, as in T2IScoreScore).
+"""The other questions that must be answered correctly for a question to count: its parents (`direct`, as in DSG's
+code) or all its ancestors (`recursive`, as in T2IScoreScore).
 """
 
 
@@ -67,7 +67,7 @@ class SplitPrompt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DsgRelease(Release):
-    """The three prompts of DSG's release, each with 23 examples (j-min/DSG at 7330119)."""
+    """DSG's three published prompts, each with 23 examples (j-min/DSG at 7330119)."""
 
     repository: ClassVar[str] = "j-min/DSG"
     marker_file: ClassVar[str] = "dsg/query_utils.py"
@@ -79,10 +79,10 @@ class DsgRelease(Release):
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
         code, annotations = checkout.parse_python(cls.marker_file), "dsg/data/tifa160-dev-anns.csv"
-        rows = checkout.rows(annotations)
-        items = [[row for row in rows if row["item_id"] == name] for name in code.value("TIFA160_ICL_TRAIN_IDS")]
+        rows = checkout.read_rows(annotations)
+        items = [[row for row in rows if row["item_id"] == name] for name in code.read_literal("TIFA160_ICL_TRAIN_IDS")]
         if not all(items):
-            raise checkout.make_refusal(annotations, "lacks examples listed in TIFA160_ICL_TRAIN_IDS")
+            raise checkout.make_checkout_error(annotations, "lacks examples listed in TIFA160_ICL_TRAIN_IDS")
         prompts = [item[0]["text"] for item in items]
         tuples, questions, dependencies = (
             [_number_rows(item, column) for item in items]
@@ -104,7 +104,7 @@ class DsgRelease(Release):
         sampling = ReplySampling(max_tokens=500, seed=seed)
 
         def make_request(prompt: SplitPrompt, text: str) -> Request:
-            return sampling.request(prompt.before + text + prompt.after, stop=())
+            return sampling.make_request(prompt.before + text + prompt.after, stop=())
 
         ((written, tuples),) = yield from ask_as_released([make_request(self.tuples, prompt)], [_split_by_number])
         about = f"{prompt}\n{written}"
@@ -119,17 +119,17 @@ def _number_rows(rows: Sequence[Mapping[str, str]], column: str) -> str:
 
 
 def _split_prompt(code: PythonFile, preamble: str, inputs: Sequence[str], outputs: Sequence[str]) -> SplitPrompt:
-    """Return a prompt of the release, built by its make_prompt, split at the place for the new input."""
+    """Return a published prompt, as built by upstream's make_prompt, split where the new input is inserted."""
     names = {"input_name": "input", "output_name": "output"}
     example, test, whole = (
-        Template(code.read_plain(name)) for name in ("_EXAMPLES_TEMPLATE", "_TEST_TEMPLATE", "_PROMPT_TEMPLATE")
+        Template(code.read_plain_string(name)) for name in ("_EXAMPLES_TEMPLATE", "_TEST_TEMPLATE", "_PROMPT_TEMPLATE")
     )
     examples = (
         example.substitute(names, input=given.strip(), output=wanted.strip())
         for given, wanted in zip(inputs, outputs, strict=True)
     )
     before, after = whole.substitute(
-        preamble=code.read_plain(preamble),
+        preamble=code.read_plain_string(preamble),
         examples="\n\n".join(examples),
         test_input_output=test.substitute(names, test_input="\0"),
     ).split("\0")
@@ -151,7 +151,7 @@ def _read_question_lines(reply: str) -> dict[int, str]:
 
 
 def _read_dependency_lines(reply: str) -> dict[int, str]:
-    """Return, by tuple number, the text that lists the numbers of its parents (clean_dependency_id in the release).
+    """Return, by tuple number, the text that lists the numbers of its parents (upstream's clean_dependency_id).
 
     Raise ValueError for a line without numbers.
     """
@@ -249,8 +249,8 @@ class DsgConfig(WriterConfig):
             self.form_for(DEPENDENCY_FORMS),
         )
         requests = [
-            question_form.request(self.sampling, f"{about}Questions:\n"),
-            dependency_form.request(self.sampling, f"{about}Dependencies:\n"),
+            question_form.make_request(self.sampling, f"{about}Questions:\n"),
+            dependency_form.make_request(self.sampling, f"{about}Dependencies:\n"),
         ]
         readers: list[Callable[[str], dict[int, str]]] = [
             partial(read_questions, numbers, pieces=question_form.pieces),
@@ -263,7 +263,7 @@ class DsgConfig(WriterConfig):
             raise questions
         return _assemble_questions(prompt, tuples, questions, {} if isinstance(parents, UnreadableReply) else parents)
 
-    def weigh(self, answered: Sequence[Answered]) -> Scored:
+    def combine_answers(self, answered: Sequence[Answered]) -> Scored:
         """Return the fraction of questions that count, or the mean likelihood of yes (`soft_mean`).
 
         A question counts if the question and its parents are answered yes; with recursive zeroing, all its ancestors
@@ -283,7 +283,7 @@ class DsgConfig(WriterConfig):
             for name, answer in by_id.items():
                 others = find_needed_questions(name, parents, self.zeroing) - {name}
                 index = answer.question.choices.index(answer.question.answer or "")
-                likelihood = math.exp(log_likelihoods(answer, self.reduction)[index])
+                likelihood = math.exp(compute_log_likelihoods(answer, self.reduction)[index])
                 scores[name] = likelihood if all(right.get(other, True) for other in others) else 0.0
         return average_elements(
             [make_element(answer, given=given[name], score=float(scores[name])) for name, answer in by_id.items()]
@@ -325,14 +325,14 @@ class SemanticTuple(NamedTuple):
     """The word that the question asks about: the last one in the tuple."""
 
 
-SplitPieces = Callable[[str], Sequence[NumberedLine]]
+NumberedLineReader = Callable[[str], Sequence[NumberedLine]]
 
 
-def read_tuples(reply: str, pieces: SplitPieces = parsing.read_numbered_lines) -> dict[int, SemanticTuple]:
+def read_tuples(reply: str, pieces: NumberedLineReader = parsing.read_numbered_lines) -> dict[int, SemanticTuple]:
     """Return the tuples, by number, in lines such as `1 | entity - whole (motorcycle)`; ignore lines without a bracket.
 
-    If a number occurs several times, the last line counts, as in the DSG release. Raises UnreadableReply if there are
-    no tuples, or more than MAX_TUPLES.
+    If a number occurs several times, the last line counts, as in DSG's published code. Raises UnreadableReply if there
+    are no tuples, or more than MAX_TUPLES.
     """
     tuples = {line.number: _parse_tuple(line.text) for line in pieces(reply) if "(" in line.text}
     if not tuples:
@@ -350,9 +350,9 @@ def _parse_tuple(text: str) -> SemanticTuple:
 
 
 def read_questions(
-    numbers: Sequence[int], reply: str, pieces: SplitPieces = parsing.read_numbered_lines
+    numbers: Sequence[int], reply: str, pieces: NumberedLineReader = parsing.read_numbered_lines
 ) -> dict[int, str]:
-    """Return the questions, by tuple number, in lines like `1 | Is there a dog?`; raise UnreadableReply if none."""
+    """Parse lines like `1 | Is there a dog?` to questions by tuple number; raise UnreadableReply if there are none."""
     lines = [line for line in pieces(reply) if "?" in line.text]
     texts = {line.number: line.text.rpartition("?")[0] + "?" for line in lines}
     questions = {
@@ -386,7 +386,7 @@ def read_released_questions(numbers: Sequence[int], reply: str) -> dict[int, str
 
 
 def read_dependencies(
-    numbers: Sequence[int], reply: str, pieces: SplitPieces = parsing.read_numbered_lines
+    numbers: Sequence[int], reply: str, pieces: NumberedLineReader = parsing.read_numbered_lines
 ) -> dict[int, str]:
     """Return the parents, by tuple number, in lines such as `6 | 1,4`; raise UnreadableReply if a line is invalid.
 
@@ -464,7 +464,6 @@ DEPENDENCY_FORMS = make_forms(
 def _assemble_questions(
     prompt: str, tuples: Mapping[int, SemanticTuple], questions: Mapping[int, str], dependencies: Mapping[int, str]
 ) -> list[WrittenQuestion]:
-    """Return the questions with their parents, leaving out parents without a question."""
     written = []
     for number, text in questions.items():
         named = dict.fromkeys(parsing.read_parents(dependencies.get(number, "")) or ())

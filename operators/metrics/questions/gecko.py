@@ -23,12 +23,12 @@ from plumbline.operators.metrics.parsing import TextSpan
 from plumbline.operators.metrics.questions.question_metric import (
     AnswerForm,
     WriterConfig,
+    compute_log_likelihoods,
     find_likeliest,
-    log_likelihoods,
     make_forms,
 )
 from plumbline.operators.metrics.questions.tifa import QUESTION_FORMS as ONE_STEP
-from plumbline.operators.metrics.questions.tifa import digest_one_step, write_once
+from plumbline.operators.metrics.questions.tifa import digest_one_step_prompt, write_once
 from plumbline.operators.metrics.questions.vqascore import Reduction
 from plumbline.operators.metrics.reply_forms import (
     Block,
@@ -124,7 +124,7 @@ class GeckoConfig(WriterConfig):
     def question_options(self) -> dict[str, Any]:
         asked = {"coverage": self.coverage, "sampling": self.sampling._asdict()}
         if not self.coverage:
-            return {**asked, "templates": digest_one_step(self)}
+            return {**asked, "templates": digest_one_step_prompt(self)}
         forms = (*self.form_for(SPAN_FORMS).identity, SPANS_HEADING, *self.form_for(QUESTION_FORMS).identity)
         templates = digest_templates(*forms, LABELLED_HEADING, QUESTIONS_HEADING)
         return {**asked, "templates": templates, "min_groundable": self.min_groundable}
@@ -153,7 +153,7 @@ class GeckoConfig(WriterConfig):
         about += f"{LABELLED_HEADING}{annotate_prompt(prompt, spans)}\n{QUESTIONS_HEADING}"
         return (yield from self.ask_writer(QUESTION_FORMS, about, partial(read_questions, spans)))
 
-    def weigh(self, answered: Sequence[Answered]) -> Scored:
+    def combine_answers(self, answered: Sequence[Answered]) -> Scored:
         """Return the mean score of the questions that are not hallucinated (eq. 1 or 2)."""
         elements = []
         for answer in answered:
@@ -161,7 +161,7 @@ class GeckoConfig(WriterConfig):
             if self.nli is not None and answer.p_entail is not None and answer.p_entail < self.threshold:
                 score = None
             elif self.normalise:
-                shares = _normalise(log_likelihoods(answer, self.reduction), self.likelihood)
+                shares = _normalise_likelihoods(compute_log_likelihoods(answer, self.reduction), self.likelihood)
                 score = shares[question.choices.index(question.answer or "")]
             else:
                 score = float(given == question.answer)
@@ -170,7 +170,7 @@ class GeckoConfig(WriterConfig):
 
 
 class Span(NamedTuple):
-    """Words in a prompt that can be visible in an image."""
+    """Words in a prompt that describe something an image can show."""
 
     words: str
     """The words as spelled in the prompt, or as spelled by the writer if the prompt does not contain them."""
@@ -323,7 +323,7 @@ def _find_subject(subject: str, spans: Sequence[Span]) -> Span | None:
     return next((span for span in spans if parsing.normalise(span.words) == words), None)
 
 
-def _normalise(logs: Sequence[float], likelihood: Literal["probability", "nll"]) -> list[float]:
+def _normalise_likelihoods(logs: Sequence[float], likelihood: Literal["probability", "nll"]) -> list[float]:
     """Return s_i / sum_i s_i (eq. 2), with s_i the probability or negative log of choice i; equal if all s_i are 0."""
     if likelihood == "probability":
         top = max(logs)

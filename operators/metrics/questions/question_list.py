@@ -78,13 +78,16 @@ def read_questions(listed: Any) -> tuple[WrittenQuestion, ...] | RowError:
     return tuple(assign_ids(questions))
 
 
-def ask_for_text(number: int, text: str, start: int | None = None, end: int | None = None) -> WrittenQuestion:
-    """Return a question that checks that the image contains a text; the prompt has it at characters start to end."""
+def make_text_question(number: int, text: str, start: int | None = None, end: int | None = None) -> WrittenQuestion:
+    """Return a question that asks which words are written in the image; `text` is the correct answer.
+
+    If the text is part of the prompt, it is at characters `start` to `end` of the prompt.
+    """
     return WrittenQuestion(str(number), f"Which words are written? “{text}”", (), text, TEXT_KIND, text, start, end)
 
 
 def read_pair(pair: Any, number: int, kind: str | None = None) -> WrittenQuestion:
-    """Return a question whose only choice is the correct answer.
+    """Return a [question, answer] pair as a question whose only choice is the correct answer.
 
     Raise BadQuestion unless the pair consists of two strings, neither of them blank.
     """
@@ -102,7 +105,7 @@ def _read_entry(entry: Any, number: int) -> WrittenQuestion:
         if isinstance(entry, dict):
             question = _read_object(entry, name)
         elif isinstance(entry, str) and entry.strip():
-            question = ask_for_text(number, entry)._replace(question_id=name)
+            question = make_text_question(number, entry)._replace(question_id=name)
         else:
             question = read_pair(entry, number)._replace(question_id=name)
         json.dumps(question, ensure_ascii=False).encode()

@@ -11,7 +11,7 @@ from plumbline.operators.base.bounds import NotNegative, Positive
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.metric import SHARE_RANGE, Answered, Evidence, Metric, Scored, ScoreRange
-from plumbline.operators.metrics.questions.vqascore import DEFAULT_QUESTIONS, Reduction, log_likelihood
+from plumbline.operators.metrics.questions.vqascore import DEFAULT_QUESTIONS, Reduction, compute_log_likelihood
 from plumbline.operators.metrics.reply_forms import Form, Piece, Replies, Schema, make_texts_reader
 from plumbline.operators.metrics.wording import WordedMetric, digest_templates, read_prompt_template
 from plumbline.operators.metrics.writing import ReplySampling, VqaPrompt, Writing, WrittenQuestion, ask
@@ -22,7 +22,7 @@ AnswerForm = Literal["likelihood", "reply"]
 """`likelihood`: the VQA model returns the likelihood of each choice; `reply`: it answers in its own words."""
 CHOICES_SLOT = "{choices}"
 """Placeholder for a question's choices in a template."""
-LETTERED_CHOICES = f"\n{CHOICES_SLOT}\nAnswer with the letter of the right choice alone."
+LETTERED_CHOICES_TEXT = f"\n{CHOICES_SLOT}\nAnswer with the letter of the right choice alone."
 """Text appended to a template that has no placeholder for choices, if the likelihoods of the choices' letters are used.
 """
 
@@ -64,14 +64,16 @@ class QuestionMetricConfig(Metric):
                 "it to null"
             )
         if self.letters and not self.takes_letters:
-            raise ConfigError(f"{self.kind} letters: its choices cannot be replaced by letters; set it to null")
+            raise ConfigError(
+                f"{self.kind} letters: this metric's choices cannot be replaced by letters; set letters to null"
+            )
 
     @property
     def form(self) -> AnswerForm:
         return self.answers or self.answer_forms[0]
 
     @property
-    def weighs_letters(self) -> bool:
+    def compares_letters(self) -> bool:
         """Return True if the model is shown lettered choices and the likelihoods of the letters are compared."""
         return bool(self.letters) and self.form == "likelihood"
 
@@ -100,25 +102,25 @@ class QuestionMetricConfig(Metric):
 
     def answer_options(self) -> dict[str, Any]:
         asked = {"form": self.form, "template": self.template, "yes_no": self.yes_no or "capitalised"}
-        return {**asked, "letters": LETTERED_CHOICES} if self.weighs_letters else asked
+        return {**asked, "letters": LETTERED_CHOICES_TEXT} if self.compares_letters else asked
 
     def vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
         """Return the prompt that asks the VQA model a question, with its choices in the given order."""
         template, listed, answers = self.template, ", ".join(choices), self.answer_choices(choices)
-        if self.weighs_letters and 1 < len(choices) <= len(ascii_uppercase) and not parsing.is_yes_no(choices):
+        if self.compares_letters and 1 < len(choices) <= len(ascii_uppercase) and not parsing.is_yes_no(choices):
             answers = tuple(ascii_uppercase[: len(choices)])
             listed = "\n".join(f"{letter}. {choice}" for letter, choice in zip(answers, choices, strict=True))
             if CHOICES_SLOT not in template:
-                template += LETTERED_CHOICES
+                template += LETTERED_CHOICES_TEXT
         before, after = (part.replace(CHOICES_SLOT, listed) for part in template.split("{}"))
         asked = before + self.apply_word_order(text) + after
         free = self.form == "reply"
         return VqaPrompt(asked, answers, free, exact=free and "matcher" not in self.roles)
 
     def answer_choices(self, choices: Sequence[str]) -> tuple[str, ...]:
-        """Return the choices as the model should see them, with yes and no capitalised if so configured.
+        """Return the answers whose likelihoods are computed or, with answers=reply, the answers that a reply may give.
 
-        They are the answers whose likelihoods are computed, or the answers that a reply may mean.
+        If likelihoods are computed, yes and no are capitalised unless the option `yes_no` is `as_written`.
         """
         if self.form == "reply" or self.yes_no == "as_written":
             return tuple(choices)
@@ -139,8 +141,8 @@ class WriterConfig(QuestionMetricConfig, WordedMetric):
     seed: int = 0
     """Random seed of the writer; has no effect at temperature 0."""
     replies: Replies = "text"
-    """Format of the writer's replies: `text`, as in the releases, or `json` with a schema, which vLLM, transformers and
-    many services enforce, so that the replies of small models can be parsed too.
+    """Format of the writer's replies: `text`, as in the published code, or `json` with a schema, which vLLM,
+    transformers and many services enforce, so that the replies of small models can be parsed too.
     """
 
     def __post_init__(self) -> None:
@@ -156,7 +158,7 @@ class WriterConfig(QuestionMetricConfig, WordedMetric):
     @property
     @abstractmethod
     def reply_forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
-        """The forms, by reply format, of all replies that the writer is asked for."""
+        """The forms of all replies that the writer is asked for; each entry has a form for every reply format."""
 
     @property
     def sampling(self) -> ReplySampling:
@@ -189,7 +191,7 @@ class WriterConfig(QuestionMetricConfig, WordedMetric):
         `read` is called with the reply and with `pieces`, the parser of the reply's form.
         """
         form = self.form_for(forms)
-        return (yield from ask(form.request(self.sampling, text), partial(read, pieces=form.pieces)))
+        return (yield from ask(form.make_request(self.sampling, text), partial(read, pieces=form.pieces)))
 
     @property
     def chain(self) -> tuple[str, ...]:
@@ -208,11 +210,11 @@ class WriterConfig(QuestionMetricConfig, WordedMetric):
         """Request the questions about a prompt and return them; raise UnreadableReply if there are none."""
 
     @abstractmethod
-    def weigh(self, answered: Sequence[Answered]) -> Scored:
+    def combine_answers(self, answered: Sequence[Answered]) -> Scored:
         """Return an image's score with the contribution of each answered question."""
 
     def score(self, evidence: Evidence) -> Scored:
-        return self.weigh(evidence.answered)
+        return self.combine_answers(evidence.answered)
 
 
 def make_forms(
@@ -236,16 +238,16 @@ def make_line_forms(name: str, member: str, schema: Callable[[int], Schema]) -> 
     return make_forms(name, parsing.split_lines, make_texts_reader(member), schema)
 
 
-def log_likelihoods(answered: Answered, reduction: Reduction) -> list[float]:
+def compute_log_likelihoods(answered: Answered, reduction: Reduction) -> list[float]:
     """Return each choice's log-likelihood, minus that for a blank image if the metric removes the prior."""
-    logs = [log_likelihood(logprobs, reduction) for logprobs in answered.token_logprobs]
+    logs = [compute_log_likelihood(logprobs, reduction) for logprobs in answered.token_logprobs]
     if not answered.prior:
         return logs
-    priors = (log_likelihood(logprobs, reduction) for logprobs in answered.prior)
+    priors = (compute_log_likelihood(logprobs, reduction) for logprobs in answered.prior)
     return [log - prior for log, prior in zip(logs, priors, strict=True)]
 
 
 def find_likeliest(answered: Answered, reduction: Reduction) -> str:
     """Return the likeliest choice; if several are equally likely, return the first."""
-    logs = log_likelihoods(answered, reduction)
+    logs = compute_log_likelihoods(answered, reduction)
     return answered.question.choices[logs.index(max(logs))]

@@ -20,10 +20,10 @@ from plumbline.operators.metrics.metric import (
 )
 from plumbline.operators.metrics.questions.dsg import Zeroing, apply_zeroing
 from plumbline.operators.metrics.questions.question_metric import QuestionMetricConfig, find_likeliest
-from plumbline.operators.metrics.questions.vqascore import Reduction, log_likelihood
+from plumbline.operators.metrics.questions.vqascore import Reduction, compute_log_likelihood
 from plumbline.operators.models.vqa_profiles import VqaProfile
 
-Aggregate = Literal["share", "soft_mean", "soft_geometric"]
+Aggregation = Literal["share", "soft_mean", "soft_geometric"]
 Spelling = Literal["released", "fixed"]
 SPACING_FORMS = ("{}", " {}")
 NUMBER_WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -48,7 +48,7 @@ class QuestionPackConfig(QuestionMetricConfig):
     """Role of the text embedder that finds the choice closest to a reply; used only with `answers=reply`."""
     reduction: Reduction = "product"
     """Method for combining the token likelihoods of a choice (operators/metrics/questions/vqascore.py)."""
-    aggregate: Aggregate = "share"
+    aggregate: Aggregation = "share"
     """`share`: fraction of questions answered correctly; `soft_mean` and `soft_geometric` (GenEval2's Soft-TIFA):
     arithmetic and geometric mean, over the questions, of the probability that the reply begins with a spelling of the
     correct answer.
@@ -88,7 +88,7 @@ class QuestionPackConfig(QuestionMetricConfig):
         return None if self.soft and self.spelling == "released" else SHARE_RANGE
 
     @property
-    def weighs_letters(self) -> bool:
+    def compares_letters(self) -> bool:
         """Return True if the likelihoods of the choices' letters are compared; soft means compare spellings instead."""
         return bool(self.letters) and self.form == "likelihood" and not self.soft
 
@@ -142,7 +142,7 @@ class QuestionPackConfig(QuestionMetricConfig):
     def score(self, evidence: Evidence) -> Scored:
         answered = evidence.answered
         if self.soft:
-            scored = average_elements([_weigh_spellings(answer, self.spelling) for answer in answered])
+            scored = average_elements([_score_spellings(answer, self.spelling) for answer in answered])
             if self.aggregate == "soft_mean" or scored.score is None:
                 return scored
             scores = [each.score for each in scored.elements or () if each.score is not None]
@@ -196,13 +196,13 @@ def list_spellings(answer: str, spelling: Spelling) -> list[str]:
     return list(dict.fromkeys(form.format(word) for word in words for form in forms))
 
 
-def _weigh_spellings(answered: Answered, spelling: Spelling) -> Element:
+def _score_spellings(answered: Answered, spelling: Spelling) -> Element:
     """Return an element whose score is the probability that the reply begins with one of the spellings.
 
     The end-of-turn token is ignored.
     """
     logs = [
-        log_likelihood(tokens, "first") if spelling == "released" else math.fsum(tokens[:-1])
+        compute_log_likelihood(tokens, "first") if spelling == "released" else math.fsum(tokens[:-1])
         for tokens in answered.token_logprobs
     ]
     return make_element(answered, given=None, score=math.fsum(map(math.exp, logs)))

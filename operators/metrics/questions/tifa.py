@@ -32,7 +32,7 @@ from plumbline.operators.metrics.reply_forms import (
 from plumbline.operators.metrics.wording import Checkout, Release, ask_as_released, digest_templates
 from plumbline.operators.metrics.writing import ReplySampling, Writing, WrittenQuestion, is_asked, read_each
 
-REDUCTION: Reduction = "product"
+ANSWER_REDUCTION: Reduction = "product"
 QUESTIONS_HEADING = "Questions and answers are below:\n"
 _KIND_WORDS = "object human animal food activity attribute counting color material spatial location shape other"
 _SUBJECT_SCHEMAS = {"about": make_string_schema(60), "type": make_choice_schema(_KIND_WORDS.split())}
@@ -40,14 +40,14 @@ QUESTION_FORMS = make_forms("tifa_questions", read_blocks, read_json_blocks, mak
 CHOICE_FORMS = make_line_forms("tifa_choose", "answer", lambda _: make_object_schema(answer=make_string_schema(120)))
 ANSWER_FORMS = make_line_forms("tifa_answer", "answer", lambda _: make_object_schema(answer=make_string_schema(60)))
 HEADER_LINES = 6
-"""Number of lines in a reply before the questions. The release's prompt ends with `Entities`, which the reply
+"""Number of lines in a reply before the questions. The published prompt ends with `Entities`, which the reply
 continues.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class TifaRelease(Release):
-    """The prompt of TIFA's release, with 15 examples, for writing all questions (Yushi-Hu/tifa at 8e37050)."""
+    """TIFA's published prompt, with 15 examples, that requests all questions at once (Yushi-Hu/tifa at 8e37050)."""
 
     repository: ClassVar[str] = "Yushi-Hu/tifa"
     marker_file: ClassVar[str] = "tifascore/question_gen.py"
@@ -58,18 +58,18 @@ class TifaRelease(Release):
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
         code = checkout.parse_python(cls.marker_file)
-        return cls(code.read_plain("prompt"), tuple(code.value("categories")))
+        return cls(code.read_plain_string("prompt"), tuple(code.read_literal("categories")))
 
     def write(self, prompt: str, seed: int) -> Writing[list[WrittenQuestion]]:
-        """Request all questions about a prompt and return them (get_question_and_answers in the release)."""
+        """Request all questions about a prompt and return them (upstream's get_question_and_answers)."""
         # like openai_completion in tifascore/openai_api.py, which also sets the temperature to 0
         sampling, stop = ReplySampling(max_tokens=700, seed=seed), ("\n\n", "<|endoftext|>")
-        request = sampling.request(f"{self.prompt}{prompt}\nEntities", stop=stop)
-        (blocks,) = yield from ask_as_released([request], [self._read])
+        request = sampling.make_request(f"{self.prompt}{prompt}\nEntities", stop=stop)
+        (blocks,) = yield from ask_as_released([request], [self._read_blocks])
         return locate_questions(prompt, blocks)
 
-    def _read(self, reply: str) -> list[Block]:
-        """Return the questions of a reply that have choices and a known subject type (parse_resp in the release).
+    def _read_blocks(self, reply: str) -> list[Block]:
+        """Return the questions of a reply that have choices and a known subject type (upstream's parse_resp).
 
         If a question has several answers, the first counts.
         """
@@ -104,16 +104,16 @@ class TifaConfig(WriterConfig):
     )
     answer_forms: ClassVar[tuple[AnswerForm, ...]] = ("reply", "likelihood")
     matcher: str = "matcher"
-    """Role of the text embedder that finds the closest choice if an answer is not one of the choices (as in the
-    release).
+    """Role of the text embedder that finds the closest choice if an answer is not one of the choices (as in upstream's
+    code).
     """
     filter: bool = True
-    """If true, drop repeated questions, and questions that the writer cannot answer from the prompt alone (as in the
-    release).
+    """If true, drop repeated questions, and questions that the writer cannot answer from the prompt alone (as in
+    upstream's code).
     """
     min_f1: Share = 0.6
     """The filter keeps a multiple-choice question only if the token F1 of its free answer is above this value, as in
-    the release.
+    upstream's code.
     """
     releases: ClassVar[tuple[type[Release], ...]] = (TifaRelease,)
     reply_forms: ClassVar[Sequence[Mapping[Replies, Form[Any]]]] = (QUESTION_FORMS, CHOICE_FORMS, ANSWER_FORMS)
@@ -125,7 +125,7 @@ class TifaConfig(WriterConfig):
 
     def question_options(self) -> dict[str, Any]:
         release = self.find_release(TifaRelease)
-        templates = digest_one_step(self) if release is None else release.digest
+        templates = digest_one_step_prompt(self) if release is None else release.digest
         asked = {"templates": templates, "sampling": self.sampling._asdict(), "filter": self.filter}
         if not self.filter:
             return asked
@@ -134,7 +134,7 @@ class TifaConfig(WriterConfig):
 
     def score_options(self) -> dict[str, Any]:
         """Return the reduction by which the likeliest choice is found; empty if the model replies in words."""
-        return {} if self.form == "reply" else {"reduction": REDUCTION}
+        return {} if self.form == "reply" else {"reduction": ANSWER_REDUCTION}
 
     def estimate_calls(self, words: float) -> CallEstimate:
         """Return an estimate of the calls for a prompt: one for its questions, plus those of the filter.
@@ -151,10 +151,12 @@ class TifaConfig(WriterConfig):
             questions = yield from write_once(self, prompt)
         else:
             questions = yield from release.write(prompt, self.seed)
-        return (yield from self._filter(prompt, questions)) if self.filter else questions
+        return (yield from self._filter_questions(prompt, questions)) if self.filter else questions
 
-    def _filter(self, prompt: str, questions: Sequence[WrittenQuestion]) -> Writing[list[WrittenQuestion]]:
-        """Return the questions; `keep` is True if the prompt alone answers correctly, with and without choices.
+    def _filter_questions(self, prompt: str, questions: Sequence[WrittenQuestion]) -> Writing[list[WrittenQuestion]]:
+        """Return the questions; `keep` is True for those that a model answers correctly without seeing an image.
+
+        The model sees the prompt, and must be right both with and without the choices.
 
         If several questions have the same text, only the first is kept.
         """
@@ -165,9 +167,9 @@ class TifaConfig(WriterConfig):
         for question in asked:
             about = f"Description:\n{parsing.collapse_spaces(prompt)}\nQuestion:\n{question.text}\n"
             choices = f"Choices:\n{', '.join(question.choices)}\n"
-            requests.append(choose.request(self.sampling, f"{about}{choices}Answer:\n"))
+            requests.append(choose.make_request(self.sampling, f"{about}{choices}Answer:\n"))
             if not parsing.is_yes_no(question.choices):
-                requests.append(answer.request(self.sampling, f"{about}Answer:\n"))
+                requests.append(answer.make_request(self.sampling, f"{about}Answer:\n"))
         read = partial(parsing.read_short_answer, pieces=answer.pieces)  # both forms have the same pieces
         replies = yield from read_each(requests, [read] * len(requests))
         answers = (reply if isinstance(reply, str) else "" for reply in replies)
@@ -181,20 +183,20 @@ class TifaConfig(WriterConfig):
                 kept.add(question.question_id)
         return [question._replace(keep=question.question_id in kept) for question in questions]
 
-    def weigh(self, answered: Sequence[Answered]) -> Scored:
+    def combine_answers(self, answered: Sequence[Answered]) -> Scored:
         """Return the fraction of kept questions whose chosen answer is correct."""
         elements = []
         for answer in answered:
             given, score = answer.chosen, None
             if is_asked(answer.question.keep):
-                given = answer.chosen if self.form == "reply" else find_likeliest(answer, REDUCTION)
+                given = answer.chosen if self.form == "reply" else find_likeliest(answer, ANSWER_REDUCTION)
                 score = float(given == answer.question.answer)
             elements.append(make_element(answer, given=given, score=score))
         return average_elements(elements)
 
 
-def digest_one_step(metric: WriterConfig) -> str:
-    """Return the digest of the instructions that `write_once` sends."""
+def digest_one_step_prompt(metric: WriterConfig) -> str:
+    """Return the digest of the prompt with which `write_once` requests all questions in one step."""
     return digest_templates(*metric.form_for(QUESTION_FORMS).identity, QUESTIONS_HEADING)
 
 
@@ -237,11 +239,11 @@ def locate_questions(prompt: str, blocks: Sequence[Block]) -> list[WrittenQuesti
 
 
 def compute_free_f1(answer: str, gold: str) -> float:
-    """Return the word F1 of a free answer and the correct answer, as in the TIFA release's filter.
+    """Return the word F1 of a free answer and the correct answer, as in TIFA's published filter.
 
     Articles count. Punctuation is deleted from the free answer but kept in the correct one, so no answer equals
     `t-shirt`. If the correct answer is a number, number words in the free answer are converted (`twenty one dogs` is
-    21). Unlike in the release, the case of the correct answer does not matter.
+    21). Unlike upstream, the case of the correct answer does not matter.
     """
     given = "".join(char for char in answer.casefold() if char.isalnum() or char.isspace())
     number = parsing.read_number(given) if gold.isnumeric() else None

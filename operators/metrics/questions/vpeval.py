@@ -40,13 +40,13 @@ from plumbline.operators.models.vqa_profiles import VqaProfile
 PROGRAMS_HEADING = "Programs are below:\n"
 QUESTION_TEMPLATE = "Question: {} Answer:"
 HEADER_LINES = 7
-"""Number of lines in a reply before the programs. The release's prompt ends with `Entities`, which the reply continues.
+"""Number of lines in a reply before the programs. The published prompt ends with `Entities`, which the reply continues.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class VpevalRelease(Release):
-    """The prompt of VPEval's release, with 12 examples, for writing programs (aszala/VPEval at 4a54904)."""
+    """The published prompt, with 12 examples, that asks a model for a program (aszala/VPEval at 4a54904)."""
 
     repository: ClassVar[str] = "aszala/VPEval"
     marker_file: ClassVar[str] = "src/open_ended_prompt_generation/generate_open_ended_prompts.py"
@@ -55,18 +55,18 @@ class VpevalRelease(Release):
 
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
-        return cls(checkout.parse_python(cls.marker_file).read_plain("prompt"))
+        return cls(checkout.parse_python(cls.marker_file).read_plain_string("prompt"))
 
     def write(self, prompt: str, sampling: ReplySampling) -> Writing[list[Statement]]:
-        """Ask for a prompt's evaluation program and return its statements (get_question_and_answers in the release)."""
+        """Ask for a prompt's evaluation program and return its statements (upstream's get_question_and_answers)."""
 
-        def read(reply: str) -> list[Statement]:
-            # the release runs each line as Python (parse_resp); we parse it by a grammar
+        def read_statements(reply: str) -> list[Statement]:
+            # upstream runs each line as Python (parse_resp); we parse it by a grammar
             return read_program("\n".join(reply.split("\n")[HEADER_LINES:]))
 
-        # the quotation mark after the prompt is the release's
-        request = sampling.request(f'{self.prompt}{prompt}"\nEntities', stop=())
-        (statements,) = yield from ask_as_released([request], [read])
+        # the quotation mark after the prompt is upstream's
+        request = sampling.make_request(f'{self.prompt}{prompt}"\nEntities', stop=())
+        (statements,) = yield from ask_as_released([request], [read_statements])
         return statements
 
 
@@ -87,17 +87,17 @@ class VpevalConfig(WriterConfig):
     answer_forms: ClassVar[tuple[AnswerForm, ...]] = ("reply", "likelihood")
     takes_letters: ClassVar[bool] = False
     template: str = QUESTION_TEMPLATE
-    """Text sent to the VQA model, as released for BLIP-2. `{}` is replaced by the question, followed by its choices if
+    """Text sent to the VQA model, as published for BLIP-2. `{}` is replaced by the question, followed by its choices if
     the model answers in words. A model that compares choices gets only the question.
     """
     box_threshold: Share = 0.40
-    """Minimum score of a box (as in the release)."""
+    """Minimum score of a box (as in upstream's code)."""
     text_threshold: Share = 0.25
-    """Minimum score for searched words to become part of a box's label (as in the release)."""
+    """Minimum score for searched words to become part of a box's label (as in upstream's code)."""
     relations: Relations = "stated"
     """`stated`: the first object must be left of, or bigger than, the second, as programs state it; `released`: the
-    second must be left of, or bigger than, the first, as in the release's arithmetic, and questions about other
-    relations use the words of its code.
+    second must be left of, or bigger than, the first, as computed by upstream's code, and questions about other
+    relations use the words of that code.
     """
     releases: ClassVar[tuple[type[Release], ...]] = (VpevalRelease,)
 
@@ -156,9 +156,9 @@ class VpevalConfig(WriterConfig):
 
     def image_queries(self, text: str) -> tuple[ImageQuery, ...]:
         """Return the queries for one statement, with the texts sent to the models."""
-        return tuple(map(self._fill_in, list_queries(self._read_question(text), self.relations)))
+        return tuple(map(self._add_query_options, list_queries(self._read_question(text), self.relations)))
 
-    def _fill_in(self, query: ImageQuery) -> ImageQuery:
+    def _add_query_options(self, query: ImageQuery) -> ImageQuery:
         if query.model == "detector":
             return query._replace(box_threshold=self.box_threshold, text_threshold=self.text_threshold)
         if query.model == "reader":
@@ -172,7 +172,8 @@ class VpevalConfig(WriterConfig):
     def _read_question(self, text: str) -> Statement:
         """Return the statement that a question's text contains.
 
-        If words are shuffled, names and texts are shuffled but never choices.
+        With the ablation `shuffled_words`, the names and texts of a statement are shuffled, unless a VQA model answers
+        it: then `_add_query_options` shuffles the question. Choices are never shuffled.
         """
         statement = read_statement(text)
         assert isinstance(statement, Statement), "questions are written from statements"
@@ -183,7 +184,7 @@ class VpevalConfig(WriterConfig):
             arguments=(*map(self.apply_word_order, statement.arguments[:named]), *statement.arguments[named:])
         )
 
-    def weigh(self, answered: Sequence[Answered]) -> Scored:
+    def combine_answers(self, answered: Sequence[Answered]) -> Scored:
         elements = []
         for answer in answered:
             is_true, evidence = check_statement(

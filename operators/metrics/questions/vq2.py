@@ -16,8 +16,8 @@ from plumbline.operators.metrics.parsing import TextSpan
 from plumbline.operators.metrics.questions.question_metric import (
     AnswerForm,
     WriterConfig,
+    compute_log_likelihoods,
     find_likeliest,
-    log_likelihoods,
     make_line_forms,
 )
 from plumbline.operators.metrics.questions.vqascore import Reduction
@@ -84,7 +84,7 @@ class Vq2Config(WriterConfig):
     convention: Convention = "paper"
     """`paper`: one question for each phrase, in single quotes, kept if the prompt's answer to it is the phrase;
     `released`: five questions sampled for each name and noun phrase, in double quotes inside `Question: ... Answer:`,
-    all kept (docs/questions.md lists the missing parts of the release).
+    all kept (docs/questions.md lists the missing parts of the published code).
     """
     min_f1: Share = 0.54
     """Minimum token F1 between a question's phrase and its answer from the prompt; used only with `paper`. The value is
@@ -97,7 +97,7 @@ class Vq2Config(WriterConfig):
         WriterConfig.__post_init__(self)
         if self.steps.samples > 1 and not self.temperature:
             raise ConfigError(
-                "vq2 temperature: expected a value above 0 (1 in the release), got 0; "
+                "vq2 temperature: expected a value above 0 (upstream uses 1), got 0; "
                 f"convention={self.convention} draws {self.steps.samples} questions for each phrase"
             )
 
@@ -132,7 +132,7 @@ class Vq2Config(WriterConfig):
         steps, about = self.steps, f"Description:\n{parsing.collapse_spaces(prompt)}\n"
         listing = self.sampling if steps.samples == 1 else self.sampling._replace(temperature=0.0)
         form = self.form_for(steps.phrases)
-        request = form.request(listing, f"{about}Phrases:\n")
+        request = form.make_request(listing, f"{about}Phrases:\n")
         spans = yield from ask(request, partial(read_spans, prompt, pieces=form.pieces))
         before, between, after = steps.statement
         written: list[WrittenQuestion] = []
@@ -146,7 +146,7 @@ class Vq2Config(WriterConfig):
         if not steps.filtered:
             return written
         form = self.form_for(ANSWER_FORMS)
-        requests = [form.request(self.sampling, text) for text in texts]
+        requests = [form.make_request(self.sampling, text) for text in texts]
         answers = yield from read_each(
             requests, [partial(parsing.read_short_answer, pieces=form.pieces)] * len(requests)
         )
@@ -158,11 +158,10 @@ class Vq2Config(WriterConfig):
         ]
 
     def _ask_about(self, prompt: str, about: str, spans: Sequence[TextSpan]) -> Writing[list[tuple[TextSpan, str]]]:
-        """Return the questions written about each phrase, with the phrase's position."""
         samples, form = self.steps.samples, self.form_for(QUESTION_FORMS)
         drawn = [span for span in spans for _ in range(samples)]
         requests = [
-            form.request(
+            form.make_request(
                 self.sampling._replace(seed=self.seed * samples + index % samples),
                 f"{about}Phrase:\n{parsing.collapse_spaces(prompt[span.start : span.end])}\nQuestion:\n",
             )
@@ -174,14 +173,14 @@ class Vq2Config(WriterConfig):
             raise next(result for result in read if isinstance(result, UnreadableReply))
         return asked
 
-    def weigh(self, answered: Sequence[Answered]) -> Scored:
+    def combine_answers(self, answered: Sequence[Answered]) -> Scored:
         """Return the mean likelihood of yes over the kept questions."""
         elements = []
         for answer in answered:
             given, score = None, None
             if is_asked(answer.question.keep):
                 index = answer.question.choices.index("yes")
-                score = math.exp(log_likelihoods(answer, self.reduction)[index])
+                score = math.exp(compute_log_likelihoods(answer, self.reduction)[index])
                 given = find_likeliest(answer, self.reduction)
             elements.append(make_element(answer, given=given, score=score))
         return average_elements(elements)

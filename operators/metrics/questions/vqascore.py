@@ -63,9 +63,9 @@ YES_SPELLINGS, NO_SPELLINGS = (
     tuple(form.format(word) for word in (name, name.lower()) for form in SPACING_FORMS) for name in ("Yes", "No")
 )
 """Spellings of yes and no whose probabilities GenEval2 sums."""
-AFFIRMATIONS = frozenset({"yes", "true", "correct", "right"})
+AFFIRMATION_WORDS = frozenset({"yes", "true", "correct", "right"})
 """First words that mark an answer as a yes."""
-NEGATIONS = frozenset(
+NEGATION_WORDS = frozenset(
     [
         *("no", "not", "nope", "never", "none", "nothing", "neither", "cannot"),
         *("false", "untrue", "wrong", "incorrect", "inaccurate", "unlike", "mismatch", "mismatched"),
@@ -172,7 +172,7 @@ class VqaScoreConfig(Metric):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The answers whose likelihoods are requested: one, or all spellings of yes and no with `normalise`."""
+        """The answers whose likelihoods are requested: one or, if `normalise` is set, all spellings of yes and no."""
         return (self.yes_question.answer,) if self.normalise is None else YES_SPELLINGS + NO_SPELLINGS
 
     def question_options(self) -> dict[str, Any]:
@@ -249,9 +249,9 @@ class VqaScoreConfig(Metric):
 def says_no(answer: str) -> bool:
     """Return True if the answer means no: `No`, `Wrong`, `It does not`, but not `Yes, no doubt`."""
     words = re.findall(r"[\w']+", answer.casefold().replace("’", "'"))
-    if not words or words[0] in AFFIRMATIONS:
+    if not words or words[0] in AFFIRMATION_WORDS:
         return False
-    return any(word in NEGATIONS or word.endswith("n't") for word in words)
+    return any(word in NEGATION_WORDS or word.endswith("n't") for word in words)
 
 
 def compute_yes_share(yes: Sequence[Sequence[float]], no: Sequence[Sequence[float]], prior: float = 0.0) -> float:
@@ -277,10 +277,10 @@ def _add_logs(spellings: Sequence[Sequence[float]]) -> float:
 
 def reduce_answer(token_logprobs: Sequence[float], reduction: Reduction) -> float:
     """Return an answer's score in [0, 1], given the natural log probabilities of its tokens (EOS last)."""
-    return math.exp(log_likelihood(token_logprobs, reduction))
+    return math.exp(compute_log_likelihood(token_logprobs, reduction))
 
 
-def log_likelihood(token_logprobs: Sequence[float], reduction: Reduction) -> float:
+def compute_log_likelihood(token_logprobs: Sequence[float], reduction: Reduction) -> float:
     """Return the natural log of `reduce_answer`, computed so that long answers do not underflow."""
     if reduction == "first":
         return token_logprobs[0]

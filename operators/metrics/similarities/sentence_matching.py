@@ -90,10 +90,10 @@ class SentenceMatchingConfig(DescribedConfig):
 
     def text_similarity_options(self) -> dict[str, Any]:
         """Return, by name, the options of the comparison, including WordNet's digest if synonyms match."""
-        synonyms = self.find_synonyms()
+        synonyms = self.find_synonym_wordnet()
         return {"measure": self.measure} | ({} if synonyms is None else {"wordnet": synonyms.digest})
 
-    def find_synonyms(self) -> WordNet | None:
+    def find_synonym_wordnet(self) -> WordNet | None:
         """Return the WordNet from which METEOR takes synonyms; None if synonyms do not count."""
         if self.wordnet is None:
             return None

@@ -23,6 +23,13 @@ CAPTIONS_BY_COMPARISON: Mapping[Compares, tuple[str, ...]] = {
     "caption": ("target_caption",),
     "change": ("target_caption", "source_caption"),
 }
+MEASURES_OF_TEXTS: tuple[Measure, ...] = ("cosine", "logit", "match", "reward")
+"""Measures of an image and a text."""
+MEASURES_BY_COMPARISON: Mapping[Compares, tuple[Measure, ...]] = {
+    "source": ("cosine", "distance"),
+    "change": ("cosine",),
+}
+"""Measures for comparisons that involve two images; all other comparisons have MEASURES_OF_TEXTS."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,12 +41,14 @@ class SimilarityConfig(Metric):
     """Role of the model."""
     measure: Measure = "cosine"
     """`cosine`: cosine of the two embeddings; `logit`: the cosine multiplied by the model's learned scale; `match`: the
-    probability that image and text belong together; `reward`: output of a head trained on human preferences.
+    probability that image and text belong together; `reward`: output of a head trained on human preferences;
+    `distance`: how much two images differ, 0 for equal ones (only with compares=source).
     """
     compares: Compares = "prompt"
     """Inputs of the comparison. `prompt`: the image and its prompt; `caption`: the image and the caption of the
     intended edit; `source`: an edited image and its source; `change`: the change from source to image and the change
-    from the source's caption to the target's; `edit`: source and image together, in one question, and the prompt.
+    from the source's caption to the target's; `edit`: source and image together, in one question, and the prompt;
+    `image`: the image alone, without its prompt.
     """
     pixels: PixelRule = "processor"
     """Preprocessing of the images. `processor`: as configured in the checkpoint; `padded`: the whole image on a black
@@ -54,9 +63,11 @@ class SimilarityConfig(Metric):
 
     def __post_init__(self) -> None:
         Metric.__post_init__(self)
-        if self.compares in ("source", "change") and self.measure != "cosine":
+        allowed = MEASURES_BY_COMPARISON.get(self.compares, MEASURES_OF_TEXTS)
+        if self.measure not in allowed:
             raise ConfigError(
-                f"{self.key_of('measure')}: expected cosine with compares={self.compares}, got {self.measure}"
+                f"{self.key_of('measure')}: expected {' or '.join(allowed)} with compares={self.compares}, got "
+                f"{self.measure}"
             )
 
     @property
@@ -71,6 +82,10 @@ class SimilarityConfig(Metric):
     def ranks(self) -> bool:
         """Return False for comparisons with the source, because an editor that changes nothing would score best."""
         return self.compares != "source"
+
+    @property
+    def reads_prompt(self) -> bool:
+        return self.compares not in ("image", "source")
 
     @property
     def score_range(self) -> ScoreRange | None:
@@ -90,7 +105,7 @@ class SimilarityConfig(Metric):
         return {} if self.rating is None else {"rating": self.rating}
 
     def score(self, evidence: Evidence) -> Scored:
-        """Return the model's number, or the rating selected by the option `rating`, with all ratings as details."""
+        """Return the similarity or, if the option `rating` is set, that rating, with all ratings as details."""
         ratings = None if evidence.row.get("ratings") is None else read_ratings(evidence.row)
         number = evidence.row["similarity"] if self.rating is None else map_ratings(ratings or ())[self.rating]
         return Scored(number, truncated=evidence.row["truncated"], ratings=ratings)

@@ -86,7 +86,7 @@ def find_wordnet(folder: str) -> WordNet:
     files = [path / name for name in WORDNET_FILES]
     if missing := [file.name for file in files if not file.is_file()]:
         raise ConfigError(
-            f"{path}: expected WordNet's files as NLTK has them in corpora/wordnet, found no {missing[0]}; correct "
+            f"{path}: expected the files of NLTK's corpora/wordnet, but {missing[0]} is missing; correct "
             "the path, or leave it out"
         )
     if sum(file.stat().st_size for file in files) > MAX_WORDNET_BYTES:
@@ -103,7 +103,7 @@ def _open_wordnet(wordnet: WordNet) -> Any:
     import nltk.data
     from nltk.corpus.reader.wordnet import WordNetCorpusReader, WordNetError
 
-    class _Reader(WordNetCorpusReader):  # type: ignore[misc]
+    class _WordNetReader(WordNetCorpusReader):  # type: ignore[misc]
         def map_wn(self, version: str = "wordnet") -> None:
             """Skip the mapping to other WordNet versions, for which NLTK would search its own folders."""
 
@@ -114,7 +114,7 @@ def _open_wordnet(wordnet: WordNet) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about languages other than English
-            return _Reader(wordnet.folder, None)
+            return _WordNetReader(wordnet.folder, None)
     except (WordNetError, ValueError, AssertionError, UnicodeDecodeError, StopIteration) as error:
         raise ConfigError(f"{wordnet.folder}: not readable as WordNet ({error}); download it again") from error
 
@@ -137,7 +137,7 @@ def compute_bleu_4(caption: Words, references: Sequence[Words]) -> float:
 
 def compute_rouge_l(caption: Words, references: Sequence[Words]) -> float:
     """Return ROUGE-L in [0, 1] (Lin 2004), using the best precision and the best recall over the references."""
-    lengths = [measure_lcs(caption, reference) for reference in references]
+    lengths = [compute_lcs_length(caption, reference) for reference in references]
     precision = max(length / len(caption) for length in lengths)
     recall = max(length / len(reference) for length, reference in zip(lengths, references, strict=True))
     if not precision * recall:
@@ -145,7 +145,7 @@ def compute_rouge_l(caption: Words, references: Sequence[Words]) -> float:
     return (1 + ROUGE_BETA**2) * precision * recall / (recall + ROUGE_BETA**2 * precision)
 
 
-def measure_lcs(first: Words, second: Words) -> int:
+def compute_lcs_length(first: Words, second: Words) -> int:
     lengths = [0] * (len(second) + 1)
     for word in first:
         diagonal = 0
@@ -167,7 +167,6 @@ class Cider:
     """
 
     def __init__(self, images: Sequence[Sequence[Words]]) -> None:
-        """Count, for each n-gram, the images whose references contain it."""
         self.images = Counter[Ngram]()
         for references in images:
             self.images.update(

@@ -102,7 +102,7 @@ def find_cached_folder(repo: str, commit: str) -> Path | None:
 def fetch_tensor_names(repo: str, commit: str, only: str | None = None) -> list[str]:
     """Return the names of the tensors in a hub repository's safetensors files, or only in the file `only`.
 
-    Returns an empty list if there are none, or if offline.
+    Returns an empty list if there are none, or if huggingface_hub is in offline mode.
     """
     try:
         if only is not None:

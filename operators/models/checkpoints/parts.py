@@ -13,12 +13,12 @@ from safetensors import SafetensorError, safe_open
 
 from plumbline.operators.base.errors import ModelError
 
-SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
-WANTED_FILES = [*SMALL_FILES, "*.safetensors"]
-QFORMER_TOKENIZER = "qformer_tokenizer"
+SMALL_FILE_PATTERNS = ["*.json", "*.jinja", "*.txt", "*.model"]
+WANTED_FILE_PATTERNS = [*SMALL_FILE_PATTERNS, "*.safetensors"]
+QFORMER_TOKENIZER_FOLDER = "qformer_tokenizer"
 """Folder in an InstructBLIP checkpoint with the tokenizer of its Q-Former, which is a BERT tokenizer."""
 CONVERT_AGAIN_REMEDY = "convert the release again (docs/models.md)"
-CONVERT_TO_SAFETENSORS = (
+CONVERT_TO_SAFETENSORS_REMEDY = (
     "convert it on a machine you trust (the Hub's safetensors converter opens a pull request: pass its "
     "refs/pr/N as the revision)"
 )
@@ -39,7 +39,7 @@ class Part:
     identity: str
     """The hub id and commit, or the digest of the folder's files. It is part of the keys of cells."""
 
-    def folder(self, wanted: Sequence[str] = WANTED_FILES) -> Path:
+    def folder(self, wanted: Sequence[str] = WANTED_FILE_PATTERNS) -> Path:
         """Return the local folder with the files; download wanted files that are missing."""
         if self.commit is None:
             return Path(self.source)
@@ -47,14 +47,14 @@ class Part:
 
         return hub.download(self.source, self.commit, wanted)
 
-    def missing_files(self, wanted: Sequence[str] = WANTED_FILES) -> dict[str, int]:
+    def find_missing_files(self, wanted: Sequence[str] = WANTED_FILE_PATTERNS) -> dict[str, int]:
         if self.commit is None:
             return {}
         from plumbline.operators.models.checkpoints import hub
 
         return hub.find_missing_files(self.source, self.commit, wanted)
 
-    def file(self, name: str) -> Path | None:
+    def find_file(self, name: str) -> Path | None:
         """Return the path of one file, or None if the part does not have it."""
         if self.commit is None:
             path = Path(self.source) / name
@@ -78,7 +78,9 @@ def digest_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def find_part(source: str, revision: str | None, digest: FileDigest, wanted: Sequence[str] = WANTED_FILES) -> Part:
+def find_part(
+    source: str, revision: str | None, digest: FileDigest, wanted: Sequence[str] = WANTED_FILE_PATTERNS
+) -> Part:
     """Return the local folder or hub repository `source` as a part of a model.
 
     A folder is identified by a digest of its `wanted` files. Raises ModelError if the source does not exist.
@@ -92,7 +94,7 @@ def find_part(source: str, revision: str | None, digest: FileDigest, wanted: Seq
     if folder.is_absolute() or source.startswith(".") or source.count("/") != 1:
         raise ModelError(
             f"model {source!r}: expected a folder or a hub id of the form owner/name, found neither; correct it, or "
-            "convert a release (docs/models.md)"
+            "convert published weights (docs/models.md)"
         )
     from plumbline.operators.models.checkpoints import hub  # takes a second to import, and only hub models need it
 
@@ -113,7 +115,7 @@ def read_json(part: Part, name: str) -> dict[str, Any]:
 
     Raise ModelError if the file is missing or is not JSON.
     """
-    path = part.file(name)
+    path = part.find_file(name)
     if path is None:
         raise ModelError(f"{part.source}: has no {name}, so it is not a checkpoint; correct the model's name or path")
     try:
@@ -136,9 +138,10 @@ def read_subfields(fields: Fields, name: str) -> Fields:
 
 
 def check_weights(part: Part, only: str | None = None) -> list[str]:
-    """Return the names of a part's tensors, read from the headers of all safetensors files or of the file `only`.
+    """Check a part's safetensors files, or only the file `only`, and return the names of the tensors in them.
 
-    For a hub model, only the headers are fetched. Raises ModelError if files are missing, damaged or not safetensors.
+    For a hub model, only the files' headers are fetched. Raises ModelError if files are missing, damaged or not
+    safetensors.
     """
     if part.commit is not None:
         from plumbline.operators.models.checkpoints import hub
@@ -149,7 +152,8 @@ def check_weights(part: Part, only: str | None = None) -> list[str]:
         names = names or hub.fetch_tensor_names(part.source, part.commit, only)
         if not names:
             raise ModelError(
-                f"{part.source}@{part.commit}: expected safetensors weights, found none; {CONVERT_TO_SAFETENSORS}"
+                f"{part.source}@{part.commit}: expected safetensors weights, found none; "
+                f"{CONVERT_TO_SAFETENSORS_REMEDY}"
             )
         return names
     folder = Path(part.source)
@@ -158,7 +162,9 @@ def check_weights(part: Part, only: str | None = None) -> list[str]:
     try:
         indexed = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else set()
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"{index}: not an index of weights ({error!r}); download the checkpoint again") from error
+        raise ModelError(
+            f"{index}: not a valid index of weight files ({error!r}); download the checkpoint again"
+        ) from error
     missing = sorted(indexed - {file.name for file in files})
     if missing:
         raise ModelError(
@@ -168,7 +174,9 @@ def check_weights(part: Part, only: str | None = None) -> list[str]:
     if not files:
         pickled = any(folder.glob("*.bin"))
         found = "only pickled .bin weights, which are never loaded" if pickled else "no weights"
-        raise ModelError(f"{part.source}: expected {only or '*.safetensors'}, found {found}; {CONVERT_TO_SAFETENSORS}")
+        raise ModelError(
+            f"{part.source}: expected {only or '*.safetensors'}, found {found}; {CONVERT_TO_SAFETENSORS_REMEDY}"
+        )
     return [name for file in files for name in read_tensor_names(file)]
 
 

@@ -1,1 +1,1 @@
-"""Engines for chat models: tokenizes conversations, enforces reply schemas, handles thinking, and runs vLLM."""
+"""Engines for chat models: they tokenize conversations, enforce reply schemas, handle thinking, and run vLLM."""

@@ -95,11 +95,11 @@ def render_conversation(tokenizer: Any, messages: Sequence[Message], *, thinks: 
     if tokenizer.chat_template is None:
         return "\n".join(message.text for message in messages)
     try:
-        as_parts = TEST_WORD not in _render(tokenizer, [{"role": "user", "content": TEST_WORD}])
+        as_parts = TEST_WORD not in _render_template(tokenizer, [{"role": "user", "content": TEST_WORD}])
     except ModelError:  # some vision models' templates fail unless a message is a list of parts
         as_parts = True
     turns = [{"role": one.role, "content": _make_text_content(one.text) if as_parts else one.text} for one in messages]
-    return _render(tokenizer, turns, thinks=thinks)
+    return _render_template(tokenizer, turns, thinks=thinks)
 
 
 def _make_text_content(text: str) -> list[dict[str, str]]:
@@ -128,10 +128,12 @@ def render_image_conversation(
     turns = [{"role": message.role, "content": _make_text_content(message.text)} for message in messages]
     turns[0]["content"] = [*([{"type": "image"}] * images), *_make_text_content(messages[0].text)]
     before = [] if system is None else [{"role": "system", "content": _make_text_content(system)}]
-    return _render(tokenizer, [*before, *turns], is_open=is_open, thinks=thinks)
+    return _render_template(tokenizer, [*before, *turns], is_open=is_open, thinks=thinks)
 
 
-def _render(tokenizer: Any, turns: Sequence[Mapping[str, Any]], *, is_open: bool = True, thinks: bool = False) -> str:
+def _render_template(
+    tokenizer: Any, turns: Sequence[Mapping[str, Any]], *, is_open: bool = True, thinks: bool = False
+) -> str:
     try:
         text = tokenizer.apply_chat_template(
             list(turns), tokenize=False, add_generation_prompt=is_open, enable_thinking=thinks
@@ -146,9 +148,9 @@ def _render(tokenizer: Any, turns: Sequence[Mapping[str, Any]], *, is_open: bool
 
 
 def find_turn_end(tokenizer: Any, ends: Sequence[int], *, system: str | None) -> int:
-    """Return the token in `ends` that the chat template writes after a reply: an end mark, or the start of a turn.
+    """Return the token in `ends` that comes first after a reply in the chat template: an end mark, or a turn's start.
 
-    If the template writes none of `ends`, return the tokenizer's own end token.
+    If none of `ends` comes after it, return the tokenizer's own end token.
     """
     exchange = [Message("user", "?"), Message("assistant", TEST_WORD), Message("user", "?")]
     try:
@@ -196,7 +198,7 @@ def is_thinking_checkpoint(*parts: Part) -> bool:
     for part in dict.fromkeys(parts):
         if THINKING_NAME_PATTERN.search(PurePath(part.source).name) is not None:  # some chat templates do not show it
             return True
-        for file in filter(None, map(part.file, TEMPLATE_FILES)):
+        for file in filter(None, map(part.find_file, TEMPLATE_FILES)):
             template = file.read_text(errors="replace")
             if file.suffix == ".json":
                 try:
@@ -224,7 +226,9 @@ class ThinkingMode(NamedTuple):
     def generate_replies(
         self, conversations: Sequence[Conversation], answer: Callable[[Sequence[Conversation]], Sequence[Reply]]
     ) -> list[Reply]:
-        """Return the reply to each conversation, after a thought. Stop strings and schemas apply only to the reply.
+        """Return the reply that follows the model's thinking in each conversation.
+
+        Stop strings and schemas apply only to the reply, not to the thinking.
 
         `answer` generates a reply to each conversation's request. It is called once for the thoughts, and once for the
         replies after them.
@@ -263,7 +267,10 @@ class ThinkingMode(NamedTuple):
 def find_context_error(
     tokens: int, request: Request, context: int | None, thinking: ThinkingMode | None
 ) -> RowError | None:
-    """Return an error if a prompt of `tokens` tokens, with the longest thought and reply, exceeds the context."""
+    """Return an error if a prompt of `tokens` tokens exceeds the context together with the longest possible reply.
+
+    The reply includes the model's thinking.
+    """
     most = request.max_tokens + (0 if thinking is None else thinking.tokens)
     if context is None or tokens + most <= context:
         return None

@@ -7,7 +7,7 @@ from typing import Any
 
 from plumbline.operators.base.bounds import Positive
 from plumbline.operators.base.errors import ConfigError, suggest
-from plumbline.operators.models.model import Engine, LocalModel, ModelConfig, Thoughts
+from plumbline.operators.models.model import Engine, LocalModel, ModelConfig, ThinkingPermission
 
 THROUGHPUT_OPTIONS = frozenset(
     {
@@ -65,14 +65,14 @@ def check_options(options: Mapping[str, Any]) -> None:
         if name not in THROUGHPUT_OPTIONS | RESULT_OPTIONS:
             remedy = REMEDIES_BY_OPTION.get(name) or suggest(name, sorted(THROUGHPUT_OPTIONS | RESULT_OPTIONS))
             raise ConfigError(f"model engine_options.{name}: this option cannot be set; {remedy}")
-        if not _is_plain(value):
+        if not _is_plain_value(value):
             raise ConfigError(
                 f"model engine_options.{name}: expected a number, true, false, a plain name, or names with numbers, "
                 f"got {value!r}"
             )
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain_value(value: Any) -> bool:
     if isinstance(value, Mapping):
         return all(isinstance(number, int | float) and not isinstance(number, bool) for number in value.values())
     if isinstance(value, str):
@@ -88,7 +88,7 @@ class EngineModel(LocalModel):
     engine_options: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the vLLM engine, such as max_model_len or gpu_memory_utilization; other engines ignore them."""
 
-    thinking: Thoughts = "refused"
+    thinking: ThinkingPermission = "refused"
     """`allowed`: the model may think before it replies, and the reply is what follows the thought. `refused`: the chat
     template forbids thinking; a vlm that would think anyway does not load.
     """

@@ -8,7 +8,7 @@ from plumbline.operators.base.errors import RowError
 from plumbline.operators.models.calls import ImageGenerateModel, ImageRequest, Message, Request, ThreadUsage
 from plumbline.operators.models.model import ResolvedModel
 
-DEFAULT_READING = (
+DEFAULT_READING_INSTRUCTION = (
     "Write down the text that can be read in the image, line by line and nothing else, and repeat no line. "
     "If there is no text in the image, write: No text recognized"
 )
@@ -47,5 +47,5 @@ def make_reader(load: Callable[[ResolvedModel[Any]], ImageGenerateModel]) -> Cal
 
 def select_reading_key_options(config: Any) -> dict[str, Any]:
     """Return, by name, the reading options that differ from the defaults, for the keys of cells."""
-    own = {} if config.reading == DEFAULT_READING else {"reading": config.reading}
+    own = {} if config.reading == DEFAULT_READING_INSTRUCTION else {"reading": config.reading}
     return own if config.reading_tokens == DEFAULT_READING_TOKENS else {**own, "reading_tokens": config.reading_tokens}

@@ -44,7 +44,7 @@ class SchemaGrammars:
                 "tokenizer.json, or set the metric's replies=text"
             ) from error
 
-    def matcher(self, schema: str) -> "LLMatcher":
+    def make_matcher(self, schema: str) -> "LLMatcher":
         """Return a matcher for one reply. Raise HopelessRow for a schema that cannot be enforced."""
         from llguidance import LLMatcher
 
@@ -78,7 +78,7 @@ class SchemaEnforcement(LogitsProcessor):  # type: ignore[misc]
         `start` is the number of tokens before every reply.
         """
         self.end_ids = grammars.end_ids
-        self.matchers = [None if schema is None else grammars.matcher(schema) for schema in schemas]
+        self.matchers = [None if schema is None else grammars.make_matcher(schema) for schema in schemas]
         self.start = start
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:

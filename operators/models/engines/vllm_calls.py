@@ -104,7 +104,7 @@ class ScoringRequest(NamedTuple):
         )
 
     def read(self, output: EngineOutput) -> Iterator[tuple[Tokens, float]]:
-        """Yield each scored beginning of a choice, as tokens, with the log-probability of its last token."""
+        """Yield (tokens of a choice up to a scored token, log-probability of the scored token)."""
         for position, tokens in enumerate(self.candidates):
             before, logprobs = self.beginning + self.forced[:position], output.outputs[0].logprobs[position]
             yield from (((*before, token), logprobs[token].logprob) for token in tokens)
@@ -138,7 +138,7 @@ class VllmLikelihood(ThreadUsage):
         self.end = end
         self.thinking = thinking
         # tokens of an empty prompt, by number of images
-        self._empty_prompt = cache(lambda images: self._tokenize([Message("user", "")], images))
+        self._empty_prompt = cache(lambda images: self._tokenize_messages([Message("user", "")], images))
 
     def preprocess(self, image: Image.Image) -> ProcessedImages:
         return self.preprocess_several([image])
@@ -162,7 +162,7 @@ class VllmLikelihood(ThreadUsage):
         prompts = [
             Prompt(tokenized[step.question].ids + step.beginning, tokenized[step.question].image) for step in steps
         ]
-        outputs = list(zip(steps, self._run(prompts, [step.params for step in steps]), strict=True))
+        outputs = list(zip(steps, self._run_engine(prompts, [step.params for step in steps]), strict=True))
         refused = {step.question: output for step, output in outputs if isinstance(output, RowError)}
         scored = {
             (step.question, beginning): logprob
@@ -181,9 +181,9 @@ class VllmLikelihood(ThreadUsage):
         from vllm import SamplingParams
 
         asked = [(features[question.image], [Message("user", question.text)]) for question in questions]
-        prompts = [Prompt(self._tokenize(messages, image.images), image) for image, messages in asked]
+        prompts = [Prompt(self._tokenize_messages(messages, image.images), image) for image, messages in asked]
         params = SamplingParams(temperature=0.0, max_tokens=MAX_ANSWER_TOKENS)
-        outputs = self._run(prompts, [params] * len(prompts))
+        outputs = self._run_engine(prompts, [params] * len(prompts))
         cut = [out for out in outputs if not isinstance(out, RowError) and out.outputs[0].finish_reason == "length"]
         self.add_usage(Usage(cut=len(cut)))
         return [out if isinstance(out, RowError) else out.outputs[0].text.strip() for out in outputs]
@@ -195,25 +195,25 @@ class VllmLikelihood(ThreadUsage):
         conversations = []
         for index, request in requests:
             image = features[index]
-            ids = self._tokenize(request.messages_with_system, image.images)
+            ids = self._tokenize_messages(request.messages_with_system, image.images)
             conversations.append(Conversation(request, ids, image))
         answer = partial(_reply_to_each, self.engine, self.tokenizer)
         return reply_to_valid_requests(conversations, answer, self.thinking)
 
     def _tokenize_question(self, features: Sequence[ProcessedImages], question: Question) -> QuestionTokens:
         image = features[question.image]
-        text = self._render([Message("user", question.text)], image.images)
+        text = self._render_messages([Message("user", question.text)], image.images)
         choices = [tuple(tokenize_choice(self.tokenizer, text, choice, end=self.end)) for choice in question.choices]
         return QuestionTokens(image, tuple(tokenize_rendered(self.tokenizer, text)), choices)
 
-    def _tokenize(self, messages: Sequence[Message], images: int) -> list[int]:
-        return tokenize_rendered(self.tokenizer, self._render(messages, images))
+    def _tokenize_messages(self, messages: Sequence[Message], images: int) -> list[int]:
+        return tokenize_rendered(self.tokenizer, self._render_messages(messages, images))
 
-    def _render(self, messages: Sequence[Message], images: int) -> str:
+    def _render_messages(self, messages: Sequence[Message], images: int) -> str:
         thinks = self.thinking is not None
         return render_image_conversation(self.tokenizer, messages, system=self.system, images=images, thinks=thinks)
 
-    def _run(self, prompts: Sequence[Prompt], params: Sequence[Any]) -> list[EngineOutput | RowError]:
+    def _run_engine(self, prompts: Sequence[Prompt], params: Sequence[Any]) -> list[EngineOutput | RowError]:
         results: list[EngineOutput | RowError] = []
         for output in self.engine.run(prompts, params):
             if isinstance(output, Refusal):

@@ -142,7 +142,7 @@ class VllmEngine:
         self._images_waiting = threading.Semaphore(MAX_WAITING_IMAGES)
         self._failure: BaseException | None = None
         started: Future[Any] = Future()
-        self._thread = threading.Thread(target=self._serve, args=(make, started), name="vllm", daemon=True)
+        self._thread = threading.Thread(target=self._run_engine, args=(make, started), name="vllm", daemon=True)
         self._thread.start()
         self._engine = started.result()
         atexit.register(self.close)  # a thread inside torch when the interpreter exits would abort the process
@@ -216,7 +216,7 @@ class VllmEngine:
         self._thread.join()
         atexit.unregister(self.close)
 
-    def _serve(self, make: Callable[[], Any], started: "Future[Any]") -> None:
+    def _run_engine(self, make: Callable[[], Any], started: "Future[Any]") -> None:
         try:
             engine = make()
         except BaseException as error:
@@ -224,7 +224,7 @@ class VllmEngine:
             return
         started.set_result(engine)
         try:
-            while self._admit(engine):
+            while self._add_submitted(engine):
                 for output in engine.step():
                     if output.finished:
                         self._waiting.pop(output.request_id).set_result(output)
@@ -241,7 +241,7 @@ class VllmEngine:
             future.set_exception(_make_engine_error(failure))
         engine.engine_core.shutdown()
 
-    def _admit(self, engine: Any) -> bool:
+    def _add_submitted(self, engine: Any) -> bool:
         """Add submitted requests to the engine; return False after `close` was called.
 
         Waits for a request only if the engine has nothing else to do.
@@ -302,7 +302,7 @@ def make_engine_arguments(on_gpu: bool, options: Mapping[str, Any]) -> dict[str,
 
     A tensor-parallel engine starts its workers as processes of the actor ("mp"), which see exactly the actor's GPUs.
     With "ray", which vLLM might choose by default, it would ask Ray for the same number of GPUs again, which the actor
-    already occupies, and wait forever.
+    already occupies, and wait forever. Raises ModelError for an option that the model's configuration sets.
     """
     clash = sorted(set(options) & set(OPTIONS_CONFIGURED_ELSEWHERE))
     if clash:

@@ -62,10 +62,10 @@ def model_config(**options: Any) -> ModelConfig:
 
 
 def drop_foreign_options(options: Any) -> Any:
-    """Return the options without other families' options that have their default values.
+    """Return the options without those that belong only to other families, which must have their default values.
 
     This allows a user to choose a configured model and set only `family` to another value. Raises ConfigError for an
-    unknown family, and for an option of another family that does not have its default value.
+    unknown family, and for an option of another family whose value is not the default.
     """
     if not isinstance(options, Mapping) or "family" not in options:
         return options
@@ -76,17 +76,19 @@ def drop_foreign_options(options: Any) -> Any:
         )
     own = {}
     for option, value in options.items():
-        owners = list_families_with(option)
+        owners = list_families_with_option(option)
         if not owners or name in owners:
             own[option] = value
             continue
         declared = next(field for field in fields(FAMILIES[owners[0]].config) if field.name == option)
         default = declared.default if declared.default_factory is MISSING else declared.default_factory()
         if value != default:
-            raise ConfigError(f"model {option}: an option of {' and '.join(owners)}; remove it from this {name} model")
+            raise ConfigError(
+                f"model {option}: this option belongs to {' and '.join(owners)}; remove it from this {name} model"
+            )
     return own
 
 
 @cache
-def list_families_with(option: str) -> list[str]:
+def list_families_with_option(option: str) -> list[str]:
     return [name for name, family in FAMILIES.items() if option in family.options]

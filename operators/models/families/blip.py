@@ -10,7 +10,7 @@ from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.calls import PixelRule
 from plumbline.operators.models.checkpoints.parts import (
     CONVERT_AGAIN_REMEDY,
-    QFORMER_TOKENIZER,
+    QFORMER_TOKENIZER_FOLDER,
     Checkpoint,
     Fields,
     FileDigest,
@@ -43,7 +43,7 @@ class BlipMatching(MatchingEncoder):
 
     def read(self, states: "torch.Tensor", ids: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
         words = self.model.text_encoder(input_ids=ids, attention_mask=mask, encoder_hidden_states=states)
-        return _match_probability(self.model.itm_head(words.last_hidden_state[:, 0]))
+        return _compute_match_probability(self.model.itm_head(words.last_hidden_state[:, 0]))
 
     def embed_images(self, states: "torch.Tensor") -> "torch.Tensor":
         """Return the class token's embedding of each image, (n, width)."""
@@ -76,7 +76,7 @@ class Blip2Matching(MatchingEncoder):
             encoder_hidden_states=states,
         ).last_hidden_state[:, : queries.shape[1]]
         logits = self.model.itm_head(seen.to(self.model.itm_head.weight.dtype))
-        return _match_probability(logits.mean(dim=1))  # over the queries
+        return _compute_match_probability(logits.mean(dim=1))  # over the queries
 
     def embed_images(self, states: "torch.Tensor") -> "torch.Tensor":
         """Return the embeddings of all queries for each image, (n, queries, width)."""
@@ -98,8 +98,7 @@ class Blip2Matching(MatchingEncoder):
         return embeddings
 
 
-def _match_probability(logits: "torch.Tensor") -> "torch.Tensor":
-    """Return the probability of the second class, which means a match."""
+def _compute_match_probability(logits: "torch.Tensor") -> "torch.Tensor":
     return logits.float().softmax(dim=-1)[:, 1]
 
 
@@ -129,7 +128,7 @@ class ImageRewardSimilarity(JointEncoder):
         return ReleasedTransform(load_pixel_transform(model.folder("checkpoint"), pad_to_square=False).processor)
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> Any:
-        """Return the image as prepared in CLIP's release, (3, height, width); `rule` is ignored."""
+        """Return the image (3, height, width), preprocessed as in OpenAI's CLIP code; `rule` is ignored."""
         return self.pixels.pin(self.processor(image))
 
     def read(self, states: "torch.Tensor", ids: "torch.Tensor", mask: "torch.Tensor") -> "torch.Tensor":
@@ -148,7 +147,7 @@ IMAGEREWARD_FAMILY = Family(
 )
 """A BLIP with a regression head that predicts human ratings of an image for its prompt (Xu et al. 2023).
 
-The release consists of weights without a configuration; `plumbline convert` turns it into a folder (docs/models.md).
+The published checkpoint has weights but no configuration; `plumbline convert` turns it into a folder (docs/models.md).
 """
 
 
@@ -187,19 +186,19 @@ INSTRUCTBLIP_PROFILE = VqaProfile(name="instructblip", question="instructblip")
 
 
 def _find_qformer_tokenizer(config: LocalModel, checkpoint: Checkpoint, digest: FileDigest) -> Mapping[str, Part]:
-    """Return the Q-Former's tokenizer as a further part of a local folder; raise ModelError if it is missing.
+    """Return the Q-Former's tokenizer as an additional part, for a local folder; raise ModelError if it is missing.
 
     For a hub model the result is empty, because the commit already identifies the tokenizer.
     """
     part = checkpoint.part
-    if not any(part.file(f"{QFORMER_TOKENIZER}/{name}") for name in ("tokenizer.json", "vocab.txt")):
+    if not any(part.find_file(f"{QFORMER_TOKENIZER_FOLDER}/{name}") for name in ("tokenizer.json", "vocab.txt")):
         raise ModelError(
-            f"{part.source}: has no {QFORMER_TOKENIZER}/tokenizer.json, which the Q-Former needs to read questions; "
-            "download the checkpoint again"
+            f"{part.source}: has no {QFORMER_TOKENIZER_FOLDER}/tokenizer.json, which the Q-Former needs to read "
+            "questions; download the checkpoint again"
         )
     if part.commit is not None:
         return {}
-    return {QFORMER_TOKENIZER: find_part(str(Path(part.source) / QFORMER_TOKENIZER), None, digest)}
+    return {QFORMER_TOKENIZER_FOLDER: find_part(str(Path(part.source) / QFORMER_TOKENIZER_FOLDER), None, digest)}
 
 
 INSTRUCTBLIP_FAMILY = Family(

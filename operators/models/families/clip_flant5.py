@@ -1,13 +1,14 @@
 """CLIP-FlanT5: a CLIP tower that feeds FlanT5, the VQA model of the VQAScore paper (Lin et al. 2024)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.checkpoints.parts import (
     Checkpoint,
+    Fields,
     FileDigest,
     Part,
     check_weights,
@@ -20,7 +21,9 @@ from plumbline.operators.models.vqa_profiles import VICUNA_SYSTEM, VqaProfile
 
 CLIP_FLANT5_PROFILE = VqaProfile(name="clip_flant5", question="released", system=VICUNA_SYSTEM, pads_images=True)
 REQUIRED_FIELDS = ("d_model", "mm_vision_tower", "mm_vision_select_layer")
-SUPPORTED_FIELDS = {"mm_projector_type": "mlp2x_gelu", "mm_vision_select_feature": "patch"}
+FUSION_FIELD, FUSION = "mm_image_fusion", "decoder"
+"""Field of config.json, and its value, of a checkpoint that was trained to compare two images (Fusion-in-Decoder)."""
+SUPPORTED_FIELDS = {"mm_projector_type": "mlp2x_gelu", "mm_vision_select_feature": "patch", FUSION_FIELD: FUSION}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,7 +46,7 @@ class ClipFlanT5Model(LocalModel):
 
 
 def _find_tower(config: ClipFlanT5Model, checkpoint: Checkpoint, digest: FileDigest) -> Mapping[str, Part]:
-    """Return the vision tower, a CLIP checkpoint that the options or config.json name, as a further part.
+    """Return the vision tower, a CLIP checkpoint that the options or config.json name, as an additional part.
 
     Its weights are needed only if the CLIP-FlanT5 checkpoint lacks them. Raise ModelError if the tower or the
     checkpoint is not supported.
@@ -51,10 +54,12 @@ def _find_tower(config: ClipFlanT5Model, checkpoint: Checkpoint, digest: FileDig
     part, fields = checkpoint.part, checkpoint.fields
     for name in REQUIRED_FIELDS:
         if name not in fields:
-            raise ModelError(f"{part.source}: config.json lacks `{name}`, so it is not a CLIP-FlanT5 checkpoint")
+            raise ModelError(
+                f"{part.source}: config.json lacks `{name}`, so it is not a CLIP-FlanT5 checkpoint; choose another"
+            )
     for name, value in SUPPORTED_FIELDS.items():
         if fields.get(name, value) != value:
-            raise ModelError(f"{part.source}: `{name}` is {fields[name]!r}; only {value!r} is supported")
+            raise ModelError(f"{part.source}: `{name}` is {fields[name]!r}; use a checkpoint in which it is {value!r}")
     named = config.vision_tower or fields["mm_vision_tower"]
     if not config.vision_tower and part.commit is None and named.startswith("."):
         named = str((Path(part.source) / named).resolve())  # relative to the checkpoint's own folder
@@ -70,6 +75,11 @@ def _find_tower(config: ClipFlanT5Model, checkpoint: Checkpoint, digest: FileDig
     return {"vision_tower": tower}
 
 
+def find_profile(config: ClipFlanT5Model, fields: Fields) -> VqaProfile:
+    """Return the VQA profile of a checkpoint, given the content of its config.json (`fields`)."""
+    return replace(CLIP_FLANT5_PROFILE, several_images=FUSION_FIELD in fields).with_system(config.system)
+
+
 FAMILY = Family(
     config=ClipFlanT5Model,
     loads={"likelihood": defer_import("networks.clip_flant5:ClipFlanT5Likelihood.load")},
@@ -78,5 +88,5 @@ FAMILY = Family(
     files=(TOKENIZER, IMAGES._replace(part="vision_tower")),
     parts=_find_tower,
     options_in_key=lambda config, profile: {"padding": config.padding, "system": config.system},
-    profile=lambda config, fields: CLIP_FLANT5_PROFILE.with_system(config.system),
+    profile=find_profile,
 )

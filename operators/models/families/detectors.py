@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TOO_LONG_MESSAGE = "the phrase to detect takes {} tokens, beyond the detector's context of {}; shorten the prompt"
 
 
-class _Search(NamedTuple):
+class _PhraseSearch(NamedTuple):
     image: SizedTensor
     ids: list[int]
     request: DetectionRequest
@@ -49,19 +49,19 @@ class GroundingDino(LoadedImageModel):
     ) -> list[list[Box] | RowError]:
         context = int(self.model.config.max_text_len)
         searches = [
-            _Search(features[one.image], list(self.tokenizer(one.phrase.strip().lower() + ".").input_ids), one)
+            _PhraseSearch(features[one.image], list(self.tokenizer(one.phrase.strip().lower() + ".").input_ids), one)
             for one in requests
         ]
 
-        def find(group: list[_Search]) -> Sequence[list[Box] | RowError]:
+        def detect_group(group: list[_PhraseSearch]) -> Sequence[list[Box] | RowError]:
             tokens = len(group[0].ids)
             if tokens > context:
                 return [RowError("prompt_too_long", TOO_LONG_MESSAGE.format(tokens, context))] * len(group)
-            return isolate(lambda batch: call_in_batches(self._find, batch, size=self.pair_batch), group)
+            return isolate(lambda batch: call_in_batches(self._detect_batch, batch, size=self.pair_batch), group)
 
-        return call_by_group(find, searches, key=lambda search: (search.image.tensor.shape, len(search.ids)))
+        return call_by_group(detect_group, searches, key=lambda search: (search.image.tensor.shape, len(search.ids)))
 
-    def _find(self, searches: Sequence[_Search]) -> list[list[Box]]:
+    def _detect_batch(self, searches: Sequence[_PhraseSearch]) -> list[list[Box]]:
         import torch
 
         pixels = self.batch([search.image.tensor for search in searches])
@@ -117,7 +117,7 @@ class Owlv2(LoadedImageModel):
         return SizedTensor(super().preprocess(image), image.width, image.height)
 
     def encode(self, pixels: Sequence[SizedTensor]) -> list[BoxCandidates]:
-        def encode(images: Sequence[SizedTensor]) -> list[BoxCandidates]:
+        def encode_batch(images: Sequence[SizedTensor]) -> list[BoxCandidates]:
             grid, _ = self.model.image_embedder(pixel_values=self.batch([image.tensor for image in images]))
             features = grid.flatten(1, 2)
             boxes = self.model.box_predictor(features, grid)
@@ -126,14 +126,14 @@ class Owlv2(LoadedImageModel):
                 for feature, box, image in zip(features, boxes, images, strict=True)
             ]
 
-        return call_in_batches(encode, pixels, size=self.image_batch)
+        return call_in_batches(encode_batch, pixels, size=self.image_batch)
 
     def detect(
         self, features: Sequence[BoxCandidates], requests: Sequence[DetectionRequest]
     ) -> list[list[Box] | RowError]:
-        return isolate(lambda batch: [self._find(features[one.image], one) for one in batch], requests)
+        return isolate(lambda batch: [self._detect_phrase(features[one.image], one) for one in batch], requests)
 
-    def _find(self, candidates: BoxCandidates, request: DetectionRequest) -> list[Box]:
+    def _detect_phrase(self, candidates: BoxCandidates, request: DetectionRequest) -> list[Box]:
         import torch
 
         context = int(self.model.config.text_config.max_position_embeddings)

@@ -128,7 +128,7 @@ class OpenClipSimilarity(ClipSimilarity):
 
 
 def _read_open_clip(part: Part) -> dict[str, Any]:
-    if part.file(OPEN_CLIP_CONFIG) is None:
+    if part.find_file(OPEN_CLIP_CONFIG) is None:
         return read_fields(part)  # which shows the checkpoint's real family
     return {"model_type": "open_clip", **read_json(part, OPEN_CLIP_CONFIG)}
 
@@ -142,15 +142,16 @@ def _check_open_clip(config: LocalModel, parts: Mapping[str, Part], fields: Fiel
         if not stated or other:
             setting = f"the setting {other[0]}" if other else "no settings"
             raise ModelError(
-                f"{source}: `{name}` of {OPEN_CLIP_CONFIG} has {setting}; only networks like the first CLIP (with the "
-                f"settings {', '.join(sorted(known))}) are supported; if the model has a release in transformers' "
-                "layout, use that"
+                f"{source}: `{name}` of {OPEN_CLIP_CONFIG} has {setting}; only networks like the original CLIP (with "
+                f"settings {', '.join(sorted(known))}) are supported; use a checkpoint in transformers' layout "
+                "if there is one"
             )
     prepared = read_subfields(fields, "preprocess_cfg")
     for name, value in SUPPORTED_PREPROCESSING.items():
         if prepared.get(name, value) != value:
             raise ModelError(
-                f"{source}: `{name}` of {OPEN_CLIP_CONFIG} is {prepared[name]!r}; only {value!r} is supported"
+                f"{source}: `{name}` of {OPEN_CLIP_CONFIG} is {prepared[name]!r}; use a checkpoint "
+                f"in which it is {value!r}"
             )
 
 
@@ -190,7 +191,7 @@ class PyramidClipSimilarity(ClipSimilarity):
         return clean_text(text)
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> "torch.Tensor":
-        """Return the image as prepared in CLIP's release, (3, height, width); `rule` is ignored."""
+        """Return the image (3, height, width), preprocessed as in OpenAI's CLIP code; `rule` is ignored."""
         return self.pixels.pin(self.released(image))
 
 
@@ -204,7 +205,7 @@ PYRAMID_CLIP_FAMILY = _make_dual_encoder_family(
 )
 """A CLIP with convolutions over its patches, whose text embedding depends on all tokens (Gao et al. 2022).
 
-The release is a pickle; `plumbline convert` turns it into a folder (docs/models.md).
+The published checkpoint is a pickle; `plumbline convert` turns it into a folder (docs/models.md).
 """
 
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 RESIZE_RATIO = 256 / 224
-"""Ratio of the resized shorter side to the crop: DINO's releases resize the side to 256 pixels and crop the centre 224
-x 224 (facebookresearch/dino, eval_knn.py; facebookresearch/dinov2, dinov2/data/transforms.py).
+"""Ratio of the resized shorter side to the crop: DINO's published code resizes the side to 256 pixels and crops the
+centre 224 x 224 (facebookresearch/dino, eval_knn.py; facebookresearch/dinov2, dinov2/data/transforms.py).
 """
 
 
@@ -48,7 +48,7 @@ class DinoSimilarity(LoadedImageModel):
         return ReleasedTransform(super().load_processor(model, tokenizer), RESIZE_RATIO)
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "released") -> "torch.Tensor":
-        """Return the image as prepared in DINO's releases, (3, height, width); `rule` is ignored."""
+        """Return the image (3, height, width), preprocessed as in DINO's published code; `rule` is ignored."""
         return self.pixels.pin(self.processor.crop(image))
 
     def encode(self, pixels: Sequence[Any]) -> "list[torch.Tensor]":
@@ -114,7 +114,7 @@ class SentenceEmbedder(TextEncoder):
 def _check_pooling(config: LocalModel, parts: Mapping[str, Part], fields: Fields) -> None:
     """Raise ModelError if a sentence-transformers folder is configured for anything but mean pooling."""
     part = parts["checkpoint"]
-    path = part.file("1_Pooling/config.json")
+    path = part.find_file("1_Pooling/config.json")
     if path is None:
         return
     try:

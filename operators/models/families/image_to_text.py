@@ -52,14 +52,14 @@ class Captioner(LoadedImageModel):
     ) -> list[Generation | RowError]:
         """Return the caption for each request, cut at the request's max_tokens."""
 
-        def caption(group: Sequence[ImageRequest]) -> list[Generation | RowError]:
-            limited = partial(self._caption, limit=group[0].request.max_tokens)
+        def caption_group(group: Sequence[ImageRequest]) -> list[Generation | RowError]:
+            limited = partial(self._generate_captions, limit=group[0].request.max_tokens)
             pixels = [features[one.image] for one in group]
             return isolate(lambda batch: call_in_batches(limited, batch, size=self.image_batch), pixels)
 
-        return call_by_group(caption, requests, key=lambda one: one.request.max_tokens)
+        return call_by_group(caption_group, requests, key=lambda one: one.request.max_tokens)
 
-    def _caption(self, pixels: "Sequence[torch.Tensor]", limit: int) -> list[Generation]:
+    def _generate_captions(self, pixels: "Sequence[torch.Tensor]", limit: int) -> list[Generation]:
         output = self.model.generate(pixel_values=self.batch(pixels), do_sample=False, max_new_tokens=limit)
         captions = []
         for ids in output[:, self.start :].tolist():
@@ -99,7 +99,7 @@ BOX_PATTERN = re.compile(r"<loc_(\d+)><loc_(\d+)><loc_(\d+)><loc_(\d+)>")
 
 
 class Florence2(LoadedImageModel):
-    """Florence-2, which serves `regions`, `ocr` and `generate_from_images`; the latter always returns a caption.
+    """Florence-2, which serves `regions`, `ocr` and `generate_from_images` (which always returns a caption).
 
     Replies are the likeliest ones under the checkpoint's own generation settings (beam search, no repeated words); a
     request's temperature is ignored.
@@ -113,35 +113,35 @@ class Florence2(LoadedImageModel):
     def encode(self, pixels: Sequence[SizedTensor]) -> list[SizedTensor]:
         """Return, for each image, the features (tokens, width) that the language model reads."""
 
-        def encode(images: Sequence[SizedTensor]) -> list[SizedTensor]:
+        def encode_batch(images: Sequence[SizedTensor]) -> list[SizedTensor]:
             batch = self.batch([image.tensor for image in images])
             features = self.model.get_image_features(pixel_values=batch).pooler_output
             return [image._replace(tensor=feature) for image, feature in zip(images, features, strict=True)]
 
-        return call_in_batches(encode, pixels, size=self.image_batch)
+        return call_in_batches(encode_batch, pixels, size=self.image_batch)
 
     def generate_from_images(
         self, features: Sequence[SizedTensor], requests: Sequence[ImageRequest]
     ) -> list[Generation | RowError]:
         tasks = [(features[one.image], CAPTION_INSTRUCTION, one.request.max_tokens) for one in requests]
-        return isolate(lambda batch: [self._decode(reply) for reply in self._generate_replies(batch)], tasks)
+        return isolate(lambda batch: [self._decode_reply(reply) for reply in self._generate_replies(batch)], tasks)
 
     def regions(self, features: Sequence[SizedTensor]) -> list[list[Region] | RowError]:
-        def describe(images: Sequence[SizedTensor]) -> list[list[Region]]:
+        def find_regions_of_batch(images: Sequence[SizedTensor]) -> list[list[Region]]:
             replies = self._generate_replies([(image, REGIONS_INSTRUCTION, MAX_REGION_TOKENS) for image in images])
             return [
                 parse_regions(self.tokenizer.decode(reply, skip_special_tokens=False), image.width, image.height)
                 for reply, image in zip(replies, images, strict=True)
             ]
 
-        return isolate(describe, features)
+        return isolate(find_regions_of_batch, features)
 
     def ocr(self, features: Sequence[SizedTensor]) -> list[str | RowError]:
-        def read(images: Sequence[SizedTensor]) -> list[str]:
+        def read_batch(images: Sequence[SizedTensor]) -> list[str]:
             replies = self._generate_replies([(image, OCR_INSTRUCTION, MAX_REGION_TOKENS) for image in images])
-            return [self._decode(reply).text for reply in replies]
+            return [self._decode_reply(reply).text for reply in replies]
 
-        return isolate(read, features)
+        return isolate(read_batch, features)
 
     def _generate_replies(self, tasks: Sequence[tuple[SizedTensor, str, int]]) -> list[list[int]]:
         """Return the tokens of the reply to each task (image, instruction, maximum length).
@@ -149,14 +149,14 @@ class Florence2(LoadedImageModel):
         They include the end token unless the reply reached the maximum length.
         """
 
-        def reply(group: Sequence[tuple[SizedTensor, str, int]]) -> list[list[int]]:
-            generate = partial(self._generate, task=group[0][1], limit=group[0][2])
+        def reply_to_group(group: Sequence[tuple[SizedTensor, str, int]]) -> list[list[int]]:
+            generate = partial(self._generate_batch, task=group[0][1], limit=group[0][2])
             return call_in_batches(generate, [image for image, _, _ in group], size=self.image_batch)
 
         # equal tasks and lengths share a batch, so that nothing is padded
-        return call_by_group(reply, tasks, key=lambda one: one[1:])
+        return call_by_group(reply_to_group, tasks, key=lambda one: one[1:])
 
-    def _generate(self, images: Sequence[SizedTensor], task: str, limit: int) -> list[list[int]]:
+    def _generate_batch(self, images: Sequence[SizedTensor], task: str, limit: int) -> list[list[int]]:
         import torch
         from transformers.modeling_outputs import BaseModelOutput
 
@@ -176,7 +176,7 @@ class Florence2(LoadedImageModel):
         rows = output[:, 1:].tolist()  # the first token opens the decoder
         return [row[: row.index(end) + 1] if end in row else row for row in rows]
 
-    def _decode(self, ids: Sequence[int]) -> Generation:
+    def _decode_reply(self, ids: Sequence[int]) -> Generation:
         complete = ids[-1:] == [self.tokenizer.eos_token_id]
         text = str(self.tokenizer.decode(ids, skip_special_tokens=True)).strip()
         return Generation(text, complete, Usage(calls=1, new_tokens=len(ids) - complete))
@@ -242,9 +242,9 @@ class GotOcr2(LoadedImageModel):
         return {name: inputs[name][0] for name in ("pixel_values", "input_ids", "attention_mask")}
 
     def ocr(self, features: "Sequence[dict[str, torch.Tensor]]") -> list[str | RowError]:
-        return isolate(lambda batch: call_in_batches(self._read, batch, size=self.image_batch), list(features))
+        return isolate(lambda batch: call_in_batches(self._read_batch, batch, size=self.image_batch), list(features))
 
-    def _read(self, images: "Sequence[dict[str, torch.Tensor]]") -> list[str]:
+    def _read_batch(self, images: "Sequence[dict[str, torch.Tensor]]") -> list[str]:
         import torch
         from transformers import GenerationConfig
 

@@ -63,12 +63,12 @@ class CrossEncoderNli(LoadedModel):
     def entailment(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """Return the softmax probability of entailment; if a pair exceeds the context, its longer text is cut."""
 
-        def classify(batch: Sequence[tuple[str, str]]) -> list[float]:
+        def classify_batch(batch: Sequence[tuple[str, str]]) -> list[float]:
             inputs = self.tokenize(*zip(*batch, strict=True), context=self.context)
             probabilities: list[float] = self.model(**inputs).logits.float().softmax(-1)[:, self.label].tolist()
             return probabilities
 
-        return call_in_batches(classify, pairs, [len(p) + len(h) for p, h in pairs], size=self.pair_batch)
+        return call_in_batches(classify_batch, pairs, [len(p) + len(h) for p, h in pairs], size=self.pair_batch)
 
 
 class Seq2SeqNli(LoadedModel):
@@ -89,10 +89,10 @@ class Seq2SeqNli(LoadedModel):
 
     def entailment(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """Return the probability of `1` over the full vocabulary; if a pair exceeds the context, its premise is cut."""
-        texts = [self._join(premise, hypothesis) for premise, hypothesis in pairs]
-        return call_in_batches(self._answer, texts, [len(text) for text in texts], size=self.pair_batch)
+        texts = [self._join_pair(premise, hypothesis) for premise, hypothesis in pairs]
+        return call_in_batches(self._compute_probabilities, texts, [len(text) for text in texts], size=self.pair_batch)
 
-    def _join(self, premise: str, hypothesis: str) -> str:
+    def _join_pair(self, premise: str, hypothesis: str) -> str:
         text = f"premise: {premise} hypothesis: {hypothesis}"
         excess = 0 if self.context is None else len(self.tokenizer(text).input_ids) - self.context
         if excess <= 0:
@@ -100,7 +100,7 @@ class Seq2SeqNli(LoadedModel):
         kept = self.tokenizer(premise, add_special_tokens=False).input_ids[:-excess]
         return f"premise: {self.tokenizer.decode(kept)} hypothesis: {hypothesis}"
 
-    def _answer(self, texts: Sequence[str]) -> list[float]:
+    def _compute_probabilities(self, texts: Sequence[str]) -> list[float]:
         inputs = self.tokenize(texts, context=self.context)
         start = inputs.input_ids.new_full((len(texts), 1), self.model.config.decoder_start_token_id)
         logits = self.model(

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from PIL import Image
 
 from plumbline.operators.base.batches import count_calls
-from plumbline.operators.base.errors import HopelessRow, ModelError, RowError, hide_secrets, install_remedy
+from plumbline.operators.base.errors import HopelessRow, ModelError, RowError, format_install_remedy, hide_secrets
 from plumbline.operators.base.stopping import STOP_REQUESTED, STOPPED_ERROR
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.models.calls import (
@@ -113,11 +113,9 @@ class OpenAiService(ThreadUsage, ABC):
         self._threads = ThreadPoolExecutor(model.config.concurrency, thread_name_prefix="openai")
 
     @abstractmethod
-    def _send(self, arguments: Mapping[str, Any]) -> Any:
-        """Send one request with these arguments of the SDK's method; return the SDK's answer."""
+    def _send_request(self, arguments: Mapping[str, Any]) -> Any: ...
 
     def _send_all(self, http_requests: Sequence[HttpRequest]) -> list[Any]:
-        """Return the result of each request, and add the requests' usage to the usage of this thread."""
         waiting = [self._threads.submit(self._send_and_read, one) for one in http_requests]
         try:
             answers = []
@@ -142,7 +140,7 @@ class OpenAiService(ThreadUsage, ABC):
         if self.no_quota is not None and time.monotonic() < self.no_quota[0] + NO_QUOTA_SECONDS:
             return self.no_quota[1], Usage()
         try:
-            completion = self._send(http_request.arguments)
+            completion = self._send_request(http_request.arguments)
             return http_request.read(completion), _read_usage(completion)
         except APIStatusError as error:
             return self._read_status_error(error), Usage()
@@ -181,7 +179,7 @@ class OpenAiService(ThreadUsage, ABC):
             self.no_quota = time.monotonic(), row_error
             return row_error
         if error.code in POLICY_CODES:
-            return RowError("reply_refused", f"{self.name} would not answer: {reason}")
+            return RowError("reply_refused", f"{self.name} refused to answer: {reason}")
         if status in TRANSIENT_STATUSES or status >= 500:
             return self._make_unavailable_error(f"answered {status} ({reason})")
         return RowError("request_refused", f"{self.service} answered {status}: {reason}")
@@ -284,7 +282,7 @@ class OpenAiModel(OpenAiService):
         request = Request((Message("user", question.text),), max_tokens)
         return self._make_arguments(request, features[question.image])
 
-    def _send(self, arguments: Mapping[str, Any]) -> Any:
+    def _send_request(self, arguments: Mapping[str, Any]) -> Any:
         """Return the answer to one request; if the model refuses the older name of the token limit, use the newer name.
 
         Other requests that were running at the time are refused too; each is sent once more.
@@ -306,12 +304,7 @@ class OpenAiModel(OpenAiService):
         first, *others = request.messages
         content: Any = first.text
         if images:
-            before, after = first.text[: request.image_at], first.text[request.image_at :]
-            content = [
-                *([{"type": "text", "text": before}] if before else []),
-                *({"type": "image_url", "image_url": {"url": image}} for image in images),
-                *([{"type": "text", "text": after}] if after else []),
-            ]
+            content = _insert_images(first.text, images, request.image_at)
         thought = self.config.thinking_tokens if self.config.thinking == "allowed" else 0
         arguments: dict[str, Any] = {
             "model": self.name,
@@ -342,7 +335,7 @@ class OpenAiModel(OpenAiService):
             return self._make_unavailable_error("returned an answer that is not a chat completion")
         refusal = getattr(message, "refusal", None)
         if refusal or getattr(choices[0], "finish_reason", None) == "content_filter":
-            return RowError("reply_refused", f"{self.name} would not answer: {refusal or 'content filter'}")
+            return RowError("reply_refused", f"{self.name} refused to answer: {refusal or 'content filter'}")
         return choices[0]
 
     def _read_reply(self, completion: Any) -> Generation | RowError:
@@ -373,13 +366,13 @@ class OpenAiModel(OpenAiService):
         for listed in getattr(first, "top_logprobs", None) or []:
             token, logprob = getattr(listed, "token", None), getattr(listed, "logprob", None)
             if isinstance(token, str) and isinstance(logprob, (int, float)) and math.isfinite(logprob):
-                word = _normalise(token)
+                word = _normalise_token(token)
                 logprobs[word] = max(min(float(logprob), 0.0), logprobs.get(word, -math.inf))
         if not logprobs:
             return RowError(
                 "no_likelihood", f"{self.name} returned no top_logprobs; use a model, or a service, that does"
             )
-        absent = next((text for text in choices if _normalise(text) not in logprobs), None)
+        absent = next((text for text in choices if _normalise_token(text) not in logprobs), None)
         if absent is not None:
             likeliest = sorted(logprobs, key=lambda word: logprobs[word], reverse=True)[:3]
             return RowError(
@@ -388,14 +381,30 @@ class OpenAiModel(OpenAiService):
                 f"which begins with {', '.join(repr(word[:20]) for word in likeliest)}; it may be several tokens, "
                 "which a service does not report: use a model whose weights run here",
             )
-        return [[logprobs[_normalise(text)], 0.0] for text in choices]
+        return [[logprobs[_normalise_token(text)], 0.0] for text in choices]
+
+
+def _insert_images(text: str, images: Sequence[str], places: int | tuple[int, ...]) -> list[dict[str, Any]]:
+    """Return the content of a message: its text, with each image (a data URL) at its place, or all at a single one.
+
+    If there are not as many places as images, as with videos, all images are at the first place.
+    """
+    if isinstance(places, int) or len(places) != len(images):
+        places = ((places,) if isinstance(places, int) else places)[:1] * len(images)
+    content: list[dict[str, Any]] = []
+    start = 0
+    for place, image in zip(places, images, strict=True):
+        content += [{"type": "text", "text": text[start:place]}] if place > start else []
+        content.append({"type": "image_url", "image_url": {"url": image}})
+        start = max(start, place)
+    return [*content, {"type": "text", "text": text[start:]}] if text[start:] else content
 
 
 def _rename_limit(name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {name if key == "max_tokens" else key: value for key, value in arguments.items()}
 
 
-def _normalise(token: str) -> str:
+def _normalise_token(token: str) -> str:
     return token.strip().casefold()
 
 
@@ -423,7 +432,7 @@ def open_client(model: ResolvedModel[Any], max_reply: int) -> "OpenAI":
     try:
         from openai import DefaultHttpxClient, OpenAI
     except ImportError as error:
-        raise ModelError(f"family {config.family}: needs the openai package; {install_remedy('api')}") from error
+        raise ModelError(f"family {config.family}: needs the openai package; {format_install_remedy('api')}") from error
     key = os.environ.get(config.key_variable, "").strip()
     if not key:
         raise ModelError(

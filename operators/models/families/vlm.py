@@ -20,7 +20,7 @@ from plumbline.operators.models.engines.conversation import (
 )
 from plumbline.operators.models.engines.engine_options import EngineModel, select_engine_key_options
 from plumbline.operators.models.engines.reading import (
-    DEFAULT_READING,
+    DEFAULT_READING_INSTRUCTION,
     DEFAULT_READING_TOKENS,
     make_reader,
     select_reading_key_options,
@@ -43,7 +43,7 @@ CHAT_PROFILE = VqaProfile(name="chat", several_images=True)
 VIDEO_CHAT_PROFILE = replace(CHAT_PROFILE, reads_videos=True)
 """Profile of chat models that also read videos."""
 PALIGEMMA_PROFILE = VqaProfile(name="paligemma", question="released_first_token")
-"""Profile of PaliGemma, with the question from later releases by the authors of VQAScore."""
+"""Profile of PaliGemma, with the question from later code by the authors of VQAScore."""
 FUYU_PROFILE = VqaProfile(name="fuyu", question="released_first_token")
 QUESTION_PROFILES = {profile.name: profile for profile in (PALIGEMMA_PROFILE, FUYU_PROFILE)}
 """Profiles, by model_type, of models that read a single question instead of a conversation."""
@@ -100,14 +100,14 @@ CHAT_TYPES: Mapping[str, ChatType] = {
     "fuyu": ChatType(),
 }
 """Types that are tested on the transformers engine; vLLM supports more."""
-CLASS_TOKENS = {"clip_vision_model": 1, "siglip_vision_model": 0}
+N_CLASS_TOKENS_BY_TOWER = {"clip_vision_model": 1, "siglip_vision_model": 0}
 """Vision towers of LLaVA-shaped models that the transformers engine supports, with the number of tokens before an
 image's patches. Other towers arrange image tokens differently.
 """
 MIN_PIXELS = 3136
 """Minimum number of pixels of an image in Qwen-VL's processors: 56 x 56."""
-SETTINGS_FILE = "generation_config.json"
-UNKNOWN_REMEDY = "choose another checkpoint, or set engine=vllm if vLLM supports it"
+GENERATION_SETTINGS_FILE = "generation_config.json"
+TYPE_REMEDY = "choose another checkpoint, or set engine=vllm if vLLM supports it"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,7 +129,7 @@ class ChatModel(EngineModel):
     """System message before every question about an image. The default is Vicuna's for LLaVA-1.5, and that of the chat
     template for other models. An empty string means none.
     """
-    reading: str = DEFAULT_READING
+    reading: str = DEFAULT_READING_INSTRUCTION
     """Instruction for reading the text in images (`ocr`)."""
     reading_tokens: Positive = DEFAULT_READING_TOKENS
     """Maximum length, in tokens, of the text read from an image; longer texts are cut."""
@@ -178,10 +178,14 @@ def _find_problems(config: ChatModel, parts: Mapping[str, Part], fields: Fields)
     if on_vllm and model_type in CHAT_TEMPLATES:
         yield "vLLM expects the image at a position that does not occur in conversations; set engine=transformers"
     if not on_vllm and model_type not in CHAT_TYPES:
-        yield f"the transformers engine supports {', '.join(CHAT_TYPES)}, but not {model_type!r}; {UNKNOWN_REMEDY}"
-    if not on_vllm and model_type in ("llava", "llava_next") and _read_tower_type(fields) not in CLASS_TOKENS:
-        known = " or ".join(CLASS_TOKENS)
-        yield f"the transformers engine supports LLaVA with {known}, not {_read_tower_type(fields)!r}; {UNKNOWN_REMEDY}"
+        yield f"the transformers engine supports {', '.join(CHAT_TYPES)}, but not {model_type!r}; {TYPE_REMEDY}"
+    if (
+        not on_vllm
+        and model_type in ("llava", "llava_next")
+        and _read_tower_type(fields) not in N_CLASS_TOKENS_BY_TOWER
+    ):
+        known = " or ".join(N_CLASS_TOKENS_BY_TOWER)
+        yield f"the transformers engine supports LLaVA with {known}, not {_read_tower_type(fields)!r}; {TYPE_REMEDY}"
     if config.repetition_penalty == "released" and on_vllm:
         yield "vLLM's likelihoods have no repetition penalty; set engine=transformers, or repetition_penalty=ignored"
     if config.repetition_penalty == "released" and _read_penalty(checkpoint) == 1:
@@ -199,12 +203,11 @@ def _find_problems(config: ChatModel, parts: Mapping[str, Part], fields: Fields)
 
 
 def _read_penalty(checkpoint: Part) -> float:
-    """Return the repetition penalty in a checkpoint's own settings; 1 means none."""
-    file = checkpoint.file(SETTINGS_FILE)
+    file = checkpoint.find_file(GENERATION_SETTINGS_FILE)
     return float((json.loads(file.read_text()).get("repetition_penalty") or 1) if file is not None else 1)
 
 
-def _load(model: ResolvedModel[ChatModel]) -> "ChatVlm":
+def _load_model(model: ResolvedModel[ChatModel]) -> "ChatVlm":
     return make_chat_vlm(model, _load_network(model))
 
 
@@ -242,7 +245,9 @@ def make_chat_vlm(model: ResolvedModel[ChatModel], network: Any) -> "ChatVlm":
     from plumbline.operators.models.processing import compute_mean_colour
 
     assert model.profile is not None
-    processor = load_processor(model.folder("checkpoint"), network.config, _load_tokenizer(model), CLASS_TOKENS)
+    processor = load_processor(
+        model.folder("checkpoint"), network.config, _load_tokenizer(model), N_CLASS_TOKENS_BY_TOWER
+    )
     _check_network(model, network, processor.tokenizer)
     chat_type = CHAT_TYPES[network.config.model_type]
     if model.config.max_pixels is not None:
@@ -300,7 +305,7 @@ def _load_on_vllm(model: ResolvedModel[ChatModel]) -> "VllmLikelihood":
     tokenizer, system = _load_tokenizer(model), model.profile.system
     padding = compute_mean_colour(load_image_processor(model.folder("checkpoint"))) if _pads_images(model) else None
     checkpoint = model.parts["checkpoint"]
-    file = checkpoint.file(SETTINGS_FILE) or checkpoint.file("config.json")
+    file = checkpoint.find_file(GENERATION_SETTINGS_FILE) or checkpoint.find_file("config.json")
     named = json.loads(file.read_text()).get("eos_token_id") if file is not None else None
     ends: list[Any] = named if isinstance(named, list) else [named]
     end = find_turn_end(tokenizer, ends, system=system)
@@ -336,7 +341,7 @@ def _load_tokenizer(model: ResolvedModel[ChatModel]) -> Any:
     return tokenizer
 
 
-def _select_options_in_key(config: ChatModel, profile: VqaProfile | None) -> dict[str, Any]:
+def _select_key_options(config: ChatModel, profile: VqaProfile | None) -> dict[str, Any]:
     padding = {"padding": config.padding} if profile is not None and profile.pads_images else {}
     others = {name: getattr(config, name) for name in ("repetition_penalty", "max_pixels", "system")}
     return padding | others | select_reading_key_options(config) | select_engine_key_options(config)
@@ -345,7 +350,12 @@ def _select_options_in_key(config: ChatModel, profile: VqaProfile | None) -> dic
 FAMILY = Family(
     oldest_transformers="5.16",
     config=ChatModel,
-    loads={"likelihood": _load, "generate_from_images": _load, "generate": _load_writer, "ocr": make_reader(_load)},
+    loads={
+        "likelihood": _load_model,
+        "generate_from_images": _load_model,
+        "generate": _load_writer,
+        "ocr": make_reader(_load_model),
+    },
     vllm={
         "likelihood": _load_on_vllm,
         "generate_from_images": _load_on_vllm,
@@ -358,5 +368,5 @@ FAMILY = Family(
     check=_check_chat_model,
     profile=find_profile,
     version=2,
-    options_in_key=_select_options_in_key,
+    options_in_key=_select_key_options,
 )

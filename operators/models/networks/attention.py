@@ -22,9 +22,9 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-WINDOW_ATTENTION = "flash_by_window_size"
+WINDOW_ATTENTION_NAME = "flash_by_window_size"
 """Name of the attention implementation. It contains `flash`, so that transformers passes the bounds of the windows."""
-SHARED_KEYS_ATTENTION = "sdpa_of_shared_keys"
+SHARED_KEYS_ATTENTION_NAME = "sdpa_of_shared_keys"
 SIZE_ALIGNMENT = 16
 """Mask rows and matrix widths are padded to a multiple of this for fast GPU kernels. Otherwise, masks are copied at
 every call, and matrices are multiplied at less than half the speed.
@@ -38,20 +38,20 @@ def speed_up_tower(model: Any) -> None:
     """
     tower = getattr(model.model, "visual", None)
     if tower is not None:
-        tower.config._attn_implementation = WINDOW_ATTENTION
+        tower.config._attn_implementation = WINDOW_ATTENTION_NAME
         for layer in tower.modules():
             extra = -layer.gate_proj.out_features % SIZE_ALIGNMENT if hasattr(layer, "gate_proj") else 0
             if extra == 0:
                 continue
             for linear in (layer.gate_proj, layer.up_proj):  # padded with zeros, which do not change the output
-                linear.weight = _pad(linear.weight, (0, 0, 0, extra))
-                linear.bias = None if linear.bias is None else _pad(linear.bias, (0, extra))
+                linear.weight = _pad_weight(linear.weight, (0, 0, 0, extra))
+                linear.bias = None if linear.bias is None else _pad_weight(linear.bias, (0, extra))
                 linear.out_features += extra
-            layer.down_proj.weight = _pad(layer.down_proj.weight, (0, extra))
+            layer.down_proj.weight = _pad_weight(layer.down_proj.weight, (0, extra))
             layer.down_proj.in_features += extra
 
 
-def _pad(weight: torch.Tensor, padding: Sequence[int]) -> nn.Parameter:
+def _pad_weight(weight: torch.Tensor, padding: Sequence[int]) -> nn.Parameter:
     return nn.Parameter(pad(weight.detach(), padding), requires_grad=weight.requires_grad)
 
 
@@ -63,7 +63,7 @@ def share_keys(decoder: Any) -> int:
     """
     if decoder.config._attn_implementation != "sdpa":
         return 1
-    decoder.config._attn_implementation = SHARED_KEYS_ATTENTION
+    decoder.config._attn_implementation = SHARED_KEYS_ATTENTION_NAME
     return max(getattr(module, "num_key_value_groups", 1) for module in decoder.modules())
 
 
@@ -121,6 +121,6 @@ def _attend_to_shared_keys(
     return attended.reshape(*query.shape[:3], -1).transpose(1, 2), None
 
 
-AttentionInterface.register(WINDOW_ATTENTION, _attend_in_windows)
-AttentionInterface.register(SHARED_KEYS_ATTENTION, _attend_to_shared_keys)
-AttentionMaskInterface.register(SHARED_KEYS_ATTENTION, sdpa_mask)
+AttentionInterface.register(WINDOW_ATTENTION_NAME, _attend_in_windows)
+AttentionInterface.register(SHARED_KEYS_ATTENTION_NAME, _attend_to_shared_keys)
+AttentionMaskInterface.register(SHARED_KEYS_ATTENTION_NAME, sdpa_mask)

@@ -16,7 +16,7 @@ from transformers.models.blip.modeling_blip import BlipPreTrainedModel, BlipText
 
 from plumbline.operators.base.errors import HopelessRow, RowError
 from plumbline.operators.models.calls import MAX_ANSWER_TOKENS
-from plumbline.operators.models.checkpoints.parts import QFORMER_TOKENIZER
+from plumbline.operators.models.checkpoints.parts import QFORMER_TOKENIZER_FOLDER
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.encoder_decoder import (
     EncodedQuestions,
@@ -53,7 +53,7 @@ class Blip2Likelihood(T5Answers):
         """Return image tokens, each (queries, d_model)."""
         return list(self.model.get_image_features(self.batch(pixels)).pooler_output)
 
-    def write_question(self, question: str) -> str:
+    def format_question(self, question: str) -> str:
         return BLIP2_TEMPLATE.format(question)
 
 
@@ -69,7 +69,7 @@ class InstructBlipLikelihood(T5Answers):
 
     @classmethod
     def load(cls, model: ResolvedModel[Any], network: Any = None) -> Self:
-        loaded, folder = super().load(model, network), model.folder("checkpoint") / QFORMER_TOKENIZER
+        loaded, folder = super().load(model, network), model.folder("checkpoint") / QFORMER_TOKENIZER_FOLDER
         loaded.qformer_tokenizer = load_tokenizer(folder)
         check_entries(folder, loaded.qformer_tokenizer, loaded.model.config.qformer_config.vocab_size)
         return loaded
@@ -141,7 +141,7 @@ class BlipVqaLikelihood(EncoderDecoder):
         """Return the vision tower's states, each (patches + 1, width)."""
         return list(self.model.vision_model(self.batch(pixels)).last_hidden_state)
 
-    def write_question(self, question: str) -> str:
+    def format_question(self, question: str) -> str:
         """Return the question without the characters that the released code drops; the tokenizer lower-cases it."""
         return DROPPED_SIGNS_PATTERN.sub("", question).rstrip(" ")
 
@@ -201,21 +201,23 @@ def _check_length(tokens: int, context: int) -> None:
         raise HopelessRow(RowError("prompt_too_long", TOO_LONG_MESSAGE.format(tokens, context)))
 
 
-REWARD_LAYERS = (1024, 128, 64, 16, 1)
+REWARD_LAYER_WIDTHS = (1024, 128, 64, 16, 1)
 """Widths of the head's layers, which have no activations in between."""
 N_DROPOUTS = 3
 """Number of layers followed by dropout in training; each dropout counts as a layer in the names of the weights."""
 REWARD_MEAN, REWARD_DEVIATION = 0.16717362830052426, 1.0333394966054072
-"""Mean and standard deviation of rewards in training, used by the release to compute standard scores."""
+"""Mean and standard deviation of rewards in training, from which upstream computes standard scores."""
 
 
 class RewardHead(nn.Module):
-    """Layers that map the text encoder's first token to a reward; the weights keep the names used in the release."""
+    """Layers that map the text encoder's first token to a reward; the weights keep upstream's names."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        for number, (before, after) in enumerate(zip((width, *REWARD_LAYERS[:-1]), REWARD_LAYERS, strict=True)):
+        for number, (before, after) in enumerate(
+            zip((width, *REWARD_LAYER_WIDTHS[:-1]), REWARD_LAYER_WIDTHS, strict=True)
+        ):
             layers += [nn.Linear(before, after)] + [nn.Identity()] * (number < N_DROPOUTS)
         self.layers = nn.Sequential(*layers)
 

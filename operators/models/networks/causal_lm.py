@@ -26,7 +26,7 @@ from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.loaded import LoadedModel
 from plumbline.operators.models.processing import load_chat_tokenizer, load_pretrained
 
-SPARE_TOKENS = 4
+N_SPARE_TOKENS = 4
 """Number of additional tokens that are searched for a stop string, because some tokens decode to nothing. One token per
 byte of the string is searched in any case.
 """
@@ -80,23 +80,21 @@ class CausalLM(LoadedModel):
         """Return the reply to each request, or an error; threads that call this method at the same time take turns."""
         with self._lock:
             return reply_to_requests(
-                self.tokenizer, requests, context=self.context, answer=self._answer_all, thinking=self.thinking
+                self.tokenizer, requests, context=self.context, answer=self._generate_replies, thinking=self.thinking
             )
 
-    def _answer_all(self, conversations: Sequence[Conversation]) -> list[Reply]:
-        """Return the reply to each conversation; greedy ones are batched by length, sampled ones generated alone."""
+    def _generate_replies(self, conversations: Sequence[Conversation]) -> list[Reply]:
         greedy = [conversation for conversation in conversations if conversation.request.temperature == 0]
         lengths = [len(conversation.ids) for conversation in greedy]
-        answer = partial(isolate, self._answer, size=self.pair_batch)
+        answer = partial(isolate, self._generate_batch, size=self.pair_batch)
         replies = iter(call_in_batches(answer, greedy, lengths, size=self.pair_batch))
         return [
-            next(replies) if conversation.request.temperature == 0 else isolate(self._answer, [conversation])[0]
+            next(replies) if conversation.request.temperature == 0 else isolate(self._generate_batch, [conversation])[0]
             for conversation in conversations
         ]
 
     @torch.inference_mode()
-    def _answer(self, prompts: Sequence[Conversation]) -> list[Generation]:
-        """Return the replies to a batch of prompts that are all decoded greedily, or to a single prompt."""
+    def _generate_batch(self, prompts: Sequence[Conversation]) -> list[Generation]:
         ids, mask = pad_left([prompt.ids for prompt in prompts], self.pad_id)
         width = ids.shape[1]
         requests = [prompt.request for prompt in prompts]
@@ -155,7 +153,7 @@ class ReplyStoppingCriteria(StoppingCriteria):  # type: ignore[misc]
         self.decode = decode
         self.start = start
         self.lengths = [request.max_tokens for request in requests]
-        self.windows = [max((len(stop.encode()) for stop in r.stop), default=0) + SPARE_TOKENS for r in requests]
+        self.windows = [max((len(stop.encode()) for stop in r.stop), default=0) + N_SPARE_TOKENS for r in requests]
         self.done = [False] * len(requests)
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:

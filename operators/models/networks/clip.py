@@ -1,4 +1,4 @@
-"""Loads CLIP networks from other releases (OpenCLIP and PyramidCLIP) as transformers' CLIP."""
+"""Loads CLIP networks in other projects' layouts (OpenCLIP and PyramidCLIP) as transformers' CLIP."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,11 +14,11 @@ from plumbline.operators.models.checkpoints.parts import Fields
 
 DEFAULT_HEAD_WIDTH = 64
 """Head width of a vision tower whose configuration specifies no head width."""
-HIGHEST_END = 2
+HIGHEST_TOKEN_EOS_ID = 2
 """Value of `eos_token_id` for which transformers takes a text's embedding at the position of the highest token id. In
 OpenCLIP, this is the end-of-text token.
 """
-OPEN_CLIP_NAMES = (
+OPEN_CLIP_NAME_REPLACEMENTS = (
     (r"^text\.", ""),
     (r"^visual\.class_embedding$", "vision_model.embeddings.class_embedding"),
     (r"^visual\.positional_embedding$", "vision_model.embeddings.position_embedding.weight"),
@@ -68,7 +68,7 @@ def convert_open_clip_config(fields: Fields) -> CLIPConfig:
         "max_position_embeddings": text.get("context_length", 77),
         "hidden_act": activation,
         "bos_token_id": None,
-        "eos_token_id": HIGHEST_END,
+        "eos_token_id": HIGHEST_TOKEN_EOS_ID,
         "pad_token_id": None,
     }
     return CLIPConfig(text_config=text_config, vision_config=vision_config, projection_dim=model["embed_dim"])
@@ -81,7 +81,7 @@ def convert_open_clip_weights(tensors: Mapping[str, torch.Tensor]) -> dict[str, 
     """
     converted: dict[str, torch.Tensor] = {}
     for stored, weight in tensors.items():
-        name = rename_weight(stored, OPEN_CLIP_NAMES)
+        name = rename_weight(stored, OPEN_CLIP_NAME_REPLACEMENTS)
         if name in ("visual_projection.weight", "text_projection.weight"):
             converted[name] = weight.T.contiguous()
         elif ".in_proj_" in name:
@@ -94,7 +94,7 @@ def convert_open_clip_weights(tensors: Mapping[str, torch.Tensor]) -> dict[str, 
 
 N_LEFF_LAYERS = 9
 """Number of vision tower layers that have a LeFF instead of an MLP."""
-PYRAMID_NAMES = (
+PYRAMID_CLIP_NAME_REPLACEMENTS = (
     (r"\.resblocks1\.", ".resblocks."),
     (r"\.mlp\.ac1\.bn\.", ".mlp.bn1."),
     (r"\.mlp\.depConv\.depconv\.", ".mlp.depconv."),
@@ -108,13 +108,13 @@ PYRAMID_NAMES = (
 def convert_pyramid_clip_weights(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return a PyramidCLIP's released weights by their names in transformers; `proj_pre`, for training, is dropped."""
 
-    def rename(name: str) -> str:
+    def rename_pyramid_weight(name: str) -> str:
         # the second stack continues the layer numbers of the first
         name = re.sub(r"\.resblocks2\.(\d+)\.", lambda layer: f".resblocks.{int(layer[1]) + N_LEFF_LAYERS}.", name)
-        return rename_weight(name, PYRAMID_NAMES)
+        return rename_weight(name, PYRAMID_CLIP_NAME_REPLACEMENTS)
 
     return convert_open_clip_weights(
-        {rename(name): tensor for name, tensor in tensors.items() if name != "visual.proj_pre"}
+        {rename_pyramid_weight(name): tensor for name, tensor in tensors.items() if name != "visual.proj_pre"}
     )
 
 

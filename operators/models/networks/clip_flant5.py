@@ -24,6 +24,7 @@ from plumbline.operators.models.networks.encoder_decoder import (
     T5Answers,
     encode_image_and_text,
     fuse_kernels,
+    join_encodings,
 )
 from plumbline.operators.models.processing import PixelTransform, find_device, load_pixel_transform
 from plumbline.operators.models.vqa_profiles import VICUNA_SYSTEM
@@ -31,6 +32,10 @@ from plumbline.operators.models.vqa_profiles import VICUNA_SYSTEM
 USER_MARK = "USER: "
 TEXT_BEFORE_IMAGE = f"{VICUNA_SYSTEM} {USER_MARK}"
 TEXT_AFTER_IMAGE = "\n{question} ASSISTANT: "
+NUMBERED_IMAGE = "image {}: "
+"""Text between the opening of a conversation and one of several images, so that the decoder can tell them apart."""
+MAX_JOINT_IMAGES = 2
+"""Number of images in a question about several images."""
 TOWER_PREFIX = "vision_tower.vision_tower.vision_model."
 PROJECTOR_PREFIX = "mm_projector."
 PENULTIMATE_LAYER = -2
@@ -42,7 +47,6 @@ class ClipFlanT5(nn.Module):
     """The network of CLIP-FlanT5: images become tokens in the input of FlanT5's encoder; its decoder answers."""
 
     def __init__(self, language: T5Config, vision: CLIPVisionConfig, *, select_layer: int = PENULTIMATE_LAYER) -> None:
-        """Build an untrained network; `select_layer` counts the tower's hidden states from the end (default: -2)."""
         super().__init__()
         self.vision_tower = CLIPVisionModel(vision)
         self.mm_projector = make_projector(vision.hidden_size, language.d_model)
@@ -111,7 +115,10 @@ class ClipFlanT5Likelihood(T5Answers):
     def set_system(self, system: str | None) -> None:
         """Start every conversation with this system message; None means no system message."""
         opening = f"{system} {USER_MARK}" if system else USER_MARK
-        self.before = torch.tensor(self.tokenizer(opening).input_ids, device=self.device)
+        numbered = [opening + NUMBERED_IMAGE.format(number + 1) for number in range(MAX_JOINT_IMAGES)]
+        self.before, *self.openings = (
+            torch.tensor(self.tokenizer(text).input_ids, device=self.device) for text in [opening, *numbered]
+        )
 
     @classmethod
     def load(cls, model: ResolvedModel[Any], network: Any = None) -> Self:
@@ -141,12 +148,33 @@ class ClipFlanT5Likelihood(T5Answers):
         """Return the image as bytes (3, height, width), padded to a square (if configured) and resized."""
         return self.pixels.pin(self.processor(image))
 
+    def preprocess_several(self, images: Sequence[Image.Image]) -> torch.Tensor:
+        """Return the images of one question as bytes (images, 3, height, width)."""
+        return torch.stack([self.preprocess(image) for image in images])
+
     @torch.inference_mode()
     def encode(self, pixels: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Return each image's tokens (patches, d_model), kept on the device, given its pixels (3, height, width)."""
-        return list(self.model.encode_images(self.batch(pixels)))
+        """Return each image's tokens (patches, d_model), kept on the device, given its pixels (3, height, width).
 
-    def write_question(self, question: str) -> str:
+        Several images of one question, (images, 3, height, width), become tokens (images, patches, d_model).
+        """
+        images = [each if each.dim() == 4 else each[None] for each in pixels]
+        encoded = self.model.encode_images(self.pixels(images)).split([len(each) for each in images])
+        return [tokens if each.dim() == 4 else tokens[0] for each, tokens in zip(pixels, encoded, strict=True)]
+
+    def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> EncodedQuestions:
+        """Return the encoder's output, for features of one image per question or of several (n, images, ...).
+
+        Each of several images is encoded with the whole question, and the decoder attends to all of them
+        (Fusion-in-Decoder, Izacard and Grave 2021).
+        """
+        if images.dim() == 3:
+            return super().read(images, questions, ids)
+        shown = zip(images.unbind(1), self.openings, strict=True)
+        parts = [encode_image_and_text(self.t5, one, opening, ids, alignment=self.alignment) for one, opening in shown]
+        return join_encodings(parts)
+
+    def format_question(self, question: str) -> str:
         return TEXT_AFTER_IMAGE.format(question=question)
 
 
@@ -176,7 +204,7 @@ def _build_network(
     embeddings = [stored.pop(name) for name in EMBEDDING_ALIASES if name in stored]
     if embeddings:
         stored.setdefault("shared.weight", embeddings[0])
-    weights = {_name_in_module(name): tensor for name, tensor in {**stored, **more_weights}.items()}
+    weights = {_convert_weight_name(name): tensor for name, tensor in {**stored, **more_weights}.items()}
     if not any(name.startswith("vision_tower.") for name in weights):
         wanted = model.vision_tower.state_dict()
         for name, tensor in _read_weights(tower).items():  # of a whole CLIP or only its tower
@@ -186,10 +214,11 @@ def _build_network(
     try:
         missing, unexpected = model.load_state_dict(weights, strict=False, assign=True)
     except RuntimeError as error:
-        raise ModelError(f"{misfit}: {' '.join(str(error).splitlines()[1].split())}") from error
+        raise ModelError(f"{misfit}: {' '.join(str(error).splitlines()[1].split())}; download it again") from error
     missing = [name for name in missing if name.rsplit(".", 2)[-2] != "embed_tokens"]
     if missing or unexpected:
-        raise ModelError(f"{misfit}: {f'{missing[0]} is missing' if missing else f'unexpected tensor {unexpected[0]}'}")
+        found = f"{missing[0]} is missing" if missing else f"unexpected tensor {unexpected[0]}"
+        raise ModelError(f"{misfit}: {found}; download it again")
     # share the embedding again: assigning weights to a meta model leaves its other names without storage
     model.language_model.encoder.set_input_embeddings(model.language_model.shared)
     model.language_model.decoder.set_input_embeddings(model.language_model.shared)
@@ -199,8 +228,7 @@ def _build_network(
     return model
 
 
-def _name_in_module(name: str) -> str:
-    """Return the name that a tensor of a checkpoint has in ClipFlanT5."""
+def _convert_weight_name(name: str) -> str:
     if name.startswith(TOWER_PREFIX):
         return "vision_tower." + name.removeprefix(TOWER_PREFIX)
     return name if name.startswith(PROJECTOR_PREFIX) else "language_model." + name

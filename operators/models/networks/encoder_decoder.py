@@ -72,7 +72,7 @@ class EncoderDecoder(LoadedImageModel, ABC):
         device: torch.device = self.model.device
         return device
 
-    def write_question(self, question: str) -> str:
+    def format_question(self, question: str) -> str:
         """Return the question in the form that the encoder reads."""
         return question
 
@@ -101,32 +101,34 @@ class EncoderDecoder(LoadedImageModel, ABC):
 
     def likelihood(self, features: Sequence[torch.Tensor], questions: Sequence[Question]) -> list[list[list[float]]]:
         """Return the log-probabilities of every choice's tokens for each question (vqascore_genai_bench.txt, eq. 3)."""
-        tokenized = self._tokenize(questions)
+        tokenized = self._tokenize_batch(questions)
         lengths = [len(ids) for _, ids in tokenized]  # batches of similar length need little padding
-        return call_in_batches(partial(self._score, features), tokenized, lengths, size=self.pair_batch)
+        return call_in_batches(partial(self._score_batch, features), tokenized, lengths, size=self.pair_batch)
 
     def reply(self, features: Sequence[torch.Tensor], questions: Sequence[Question]) -> list[str]:
-        def answer(batch: Sequence[Question]) -> list[str]:
-            tokens = self.write(self._encode(features, self._tokenize(batch)))
+        def answer_batch(batch: Sequence[Question]) -> list[str]:
+            tokens = self.write(self._encode_questions(features, self._tokenize_batch(batch)))
             return [text.strip() for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
 
-        return call_in_batches(answer, questions, size=self.pair_batch)
+        return call_in_batches(answer_batch, questions, size=self.pair_batch)
 
-    def _tokenize(self, questions: Sequence[Question]) -> list[TokenizedQuestion]:
-        texts = [self.write_question(question.text) for question in questions]
+    def _tokenize_batch(self, questions: Sequence[Question]) -> list[TokenizedQuestion]:
+        texts = [self.format_question(question.text) for question in questions]
         distinct = list(dict.fromkeys(texts))  # images of one prompt are asked the same questions
         ids = dict(zip(distinct, self.tokenize_questions(distinct), strict=True)) if texts else {}
         return [(question, ids[text]) for question, text in zip(questions, texts, strict=True)]
 
-    def _encode(self, features: Sequence[torch.Tensor], tokenized: Sequence[TokenizedQuestion]) -> EncodedQuestions:
+    def _encode_questions(
+        self, features: Sequence[torch.Tensor], tokenized: Sequence[TokenizedQuestion]
+    ) -> EncodedQuestions:
         images = torch.stack([features[question.image] for question, _ in tokenized])
-        texts = [self.write_question(question.text) for question, _ in tokenized]
+        texts = [self.format_question(question.text) for question, _ in tokenized]
         return self.read(images, texts, self.pad_right([ids for _, ids in tokenized]))
 
-    def _score(
+    def _score_batch(
         self, features: Sequence[torch.Tensor], tokenized: Sequence[TokenizedQuestion]
     ) -> list[list[list[float]]]:
-        encoded = self._encode(features, tokenized)
+        encoded = self._encode_questions(features, tokenized)
         choices = [[self._cached_choice_ids(choice) for choice in question.choices] for question, _ in tokenized]
         tokens = torch.tensor([token for row in choices for choice in row for token in choice], device=self.device)
         logprobs = self.predict(encoded, choices).float().log_softmax(-1).gather(1, tokens[:, None])
@@ -143,7 +145,7 @@ def check_entries(folder: Path, tokenizer: Any, rows: int) -> None:
     if len(tokenizer) > rows:
         raise ModelError(
             f"{folder}: the tokenizer has {len(tokenizer)} entries, but the model's embedding has only {rows} rows; "
-            "set the model's `tokenizer` to the tokenizer of its training"
+            "set the model's `tokenizer` to the tokenizer that it was trained with"
         )
 
 
@@ -214,11 +216,16 @@ def encode_image_and_text(
     return encode(t5, inputs, mask, alignment=alignment)
 
 
+def join_encodings(parts: Sequence[EncodedQuestions]) -> EncodedQuestions:
+    """Return encodings of the same questions joined along the tokens, so that a decoder attends to all of them."""
+    return EncodedQuestions(torch.cat([each.states for each in parts], 1), torch.cat([each.mask for each in parts], 1))
+
+
 def encode(t5: T5, inputs: torch.Tensor, mask: torch.Tensor, *, alignment: int = 1) -> EncodedQuestions:
     """Return the encoder's output for inputs (n, tokens, d_model), padded to a multiple of `alignment` tokens.
 
     The padding is on the right. The additive mask of position biases and padding is built once. Transformers builds it
-    in each layer, which takes 1.7 GB for 64 images in an XL.
+    in each layer, which takes 1.7 GB for 64 images in an XL model.
     """
     if t5.training:  # with dropout
         return EncodedQuestions(t5.encoder(inputs_embeds=inputs, attention_mask=mask).last_hidden_state, mask)
@@ -262,7 +269,7 @@ def compute_choice_logits(t5: T5, encoded: EncodedQuestions, choices: Sequence[S
 
 
 def fuse_kernels(t5: T5) -> None:
-    """Compute each GELU (tanh approximation) and each norm in one kernel instead of seven and five, respectively."""
+    """Replace GELUs (tanh approximation) and norms by modules that launch one kernel each, instead of seven or five."""
     for module in list(t5.modules()):
         if isinstance(getattr(module, "act", None), NewGELUActivation):
             module.act = nn.GELU(approximate="tanh")

@@ -33,11 +33,11 @@ TEXT_INPUTS = (
     "labels",
 )
 MAX_CACHED_CHOICES = 4096
-SAME_LAYOUT = {"smolvlm": "idefics3"}
+TYPES_WITH_SAME_LAYOUT = {"smolvlm": "idefics3"}
 """Model types whose own processor needs packages for videos, each with a model type that arranges images in the same
 way.
 """
-FRAME_TOKENS = 128, 768
+FRAME_TOKEN_LIMITS = 128, 768
 """Minimum and maximum number of tokens of a video frame: VIDEO_MIN_PIXELS and VIDEO_MAX_PIXELS of qwen-vl-utils."""
 
 
@@ -103,7 +103,6 @@ class ImagePrompts:
         self.tokenize_choice = lru_cache(maxsize=MAX_CACHED_CHOICES)(self._tokenize_choice)
 
     def _render_opening(self, images: int) -> str:
-        """Return the start of a prompt, up to the last of `images` images; it is the same for all conversations."""
         text = self.render([Message("user", "")], images)
         if text.count(self.mark) != images:
             wanted = "one image token" if images == 1 else f"{images} image tokens"
@@ -145,7 +144,7 @@ class ImagePrompts:
         alike = [frame if frame.size == frames[0].size else frame.resize(frames[0].size) for frame in frames]
         laid_out = processor(
             images=alike + alike[-1:] * (-len(alike) % depth),
-            size={"shortest_edge": FRAME_TOKENS[0] * token, "longest_edge": FRAME_TOKENS[1] * token},
+            size={"shortest_edge": FRAME_TOKEN_LIMITS[0] * token, "longest_edge": FRAME_TOKEN_LIMITS[1] * token},
             return_tensors="pt",
         )
         shown, grid = self.pin(laid_out["pixel_values"]), laid_out["image_grid_thw"][:1]
@@ -163,11 +162,10 @@ class ImagePrompts:
         return ids[ids.index(self.image_id) + 1 :]
 
     def _tokenize_choice(self, question: str, choice: str) -> list[int]:
-        """Return the tokens of a choice as an answer to a question, followed by the token that ends the turn."""
         return tokenize_choice(self.tokenizer, self.render([Message("user", question)]), choice, end=self.end)
 
     def render(self, messages: Sequence[Message], images: int = 1) -> str:
-        """Return a conversation as text of the chat template, up to the start of the reply; images come first."""
+        """Return the conversation as the chat template formats it, up to the start of the reply; images come first."""
         system, thinks = self.system, self.thinks
         return render_image_conversation(self.tokenizer, messages, system=system, images=images, thinks=thinks)
 
@@ -207,14 +205,14 @@ def accept_tensors(image_processor: Any) -> None:
     """Make Fuyu's image processor cut tensors into patches; that of transformers 5.24 only accepts arrays."""
     library: Any = type(image_processor)
 
-    class ForTensors(library):  # type: ignore[misc]
+    class TensorImageProcessor(library):  # type: ignore[misc]
         def patchify_image(self, image: torch.Tensor, **sizes: Any) -> torch.Tensor:
             return torch.from_numpy(super().patchify_image(image=image.numpy(), **sizes))
 
-    image_processor.__class__ = ForTensors  # an attribute would be printed as a setting, in JSON
+    image_processor.__class__ = TensorImageProcessor  # an attribute would be printed as a setting, in JSON
 
 
-OWN_PROCESSORS = {"gemma4": Gemma4Processor, "fuyu": FuyuProcessor}
+OWN_PROCESSOR_CLASSES = {"gemma4": Gemma4Processor, "fuyu": FuyuProcessor}
 
 
 def load_processor(folder: Path, config: Any, tokenizer: Any, class_tokens: Mapping[str, int]) -> Any:
@@ -223,12 +221,10 @@ def load_processor(folder: Path, config: Any, tokenizer: Any, class_tokens: Mapp
     `class_tokens` maps the type of a vision tower to the number of tokens before an image's patches. Raises ModelError
     if the processor's files are damaged, or lack a setting that the processor of the model type needs.
     """
-    model_type = SAME_LAYOUT.get(config.model_type, config.model_type)
-    processor_class: Any = OWN_PROCESSORS.get(model_type) or PROCESSOR_MAPPING[CONFIG_MAPPING[model_type]]
+    model_type = TYPES_WITH_SAME_LAYOUT.get(config.model_type, config.model_type)
+    processor_class: Any = OWN_PROCESSOR_CLASSES.get(model_type) or PROCESSOR_MAPPING[CONFIG_MAPPING[model_type]]
 
-    class ForImages(processor_class):  # type: ignore[misc]
-        """The processor without its video half, which needs torchvision."""
-
+    class ImageOnlyProcessor(processor_class):  # type: ignore[misc]
         def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
             if argument is None and argument_name == "video_processor":
                 return None
@@ -245,4 +241,4 @@ def load_processor(folder: Path, config: Any, tokenizer: Any, class_tokens: Mapp
                 "vision_feature_select_strategy": config.vision_feature_select_strategy,
             }
         arguments = [given.get(name) for name in processor_class.get_attributes()]
-        return ForImages.from_args_and_dict(arguments, settings)
+        return ImageOnlyProcessor.from_args_and_dict(arguments, settings)

@@ -33,14 +33,14 @@ class ReaderState(NamedTuple):
     """Number of tokens before each cached token in the same conversation, (n, all tokens)."""
 
 
-LINEAR_ATTENTION = "linear_attention"
+LINEAR_ATTENTION_TYPE = "linear_attention"
 """Name used in a config.json for layers that have a state, which every token changes, instead of keys and values."""
 FIRST_POSITION = 1
 """Position of a prompt's first token in PaliGemma."""
 
 
 class ImageReader:
-    """Runs a chat model on prompts about images; for the form of LLaVA, Qwen-VL, GLM-V, InternVL, Idefics or Gemma."""
+    """Reader of prompts about images, for chat models built like LLaVA, Qwen-VL, GLM-V, InternVL, Idefics or Gemma."""
 
     two_way = False
     """True if the tokens of a prompt also see later tokens of the prompt."""
@@ -67,7 +67,7 @@ class ImageReader:
     @property
     def recurrent(self) -> bool:
         """True if some layers have a state instead of keys and values: padding or other questions would change it."""
-        return LINEAR_ATTENTION in self.windows
+        return LINEAR_ATTENTION_TYPE in self.windows
 
     @property
     def vocabulary(self) -> int:
@@ -150,7 +150,7 @@ class ImageReader:
         tokens = torch.tensor([[prefix.tokens] for prefix in shared], device=self.device)
         indices = torch.cat([before.indices, tokens + offsets], dim=1)
         masks = self._make_masks(seen, indices, packs)
-        states = self._run(
+        states = self._run_layers(
             self._make_text_inputs(ids, packs), masks, offsets + self._find_start_positions(shared), before.cache
         )
         lengths = torch.tensor([[len(row)] for row in rows], device=self.device)
@@ -167,10 +167,10 @@ class ImageReader:
         if not self.recurrent or len(lengths) == 1:
             return list(tails)
 
-        def split(group: Sequence[Tail]) -> list[Tail]:
-            """Return the tails with prompts of one token; the tokens before it are read into a prefix for each tail.
+        def read_all_but_last_token(group: Sequence[Tail]) -> list[Tail]:
+            """Return the tails with only the last token of each prompt; the tails' prefixes contain the other tokens.
 
-            The prompts of the tails must have the same length.
+            All prompts must have the same length.
             """
             n_read = len(group[0].prompt) - 1
             if n_read == 0:
@@ -187,7 +187,7 @@ class ImageReader:
                 split_tails.append(Tail(prefix, tail.prompt[-1:], tail.choices))
             return split_tails
 
-        return call_by_group(split, tails, key=lambda tail: len(tail.prompt))
+        return call_by_group(read_all_but_last_token, tails, key=lambda tail: len(tail.prompt))
 
     def read_next(
         self, before: ReaderState, ids: torch.Tensor, tails: Sequence[Tail], offsets: torch.Tensor
@@ -201,7 +201,7 @@ class ImageReader:
         real = torch.cat([before.real, torch.ones_like(before.real[:, :1])], dim=1)
         indices = torch.cat([before.indices, tokens + offsets], dim=1)
         masks = self._make_masks(real[:, None], indices)
-        states = self._run(
+        states = self._run_layers(
             self._make_text_inputs(ids), masks, offsets + self._find_start_positions(shared), before.cache
         )
         return ReaderState(states, before.cache, real, indices)
@@ -213,7 +213,6 @@ class ImageReader:
     def _compute_distances(
         self, indices: torch.Tensor, width: int, packs: Sequence[Sequence[Tail]] = ()
     ) -> torch.Tensor:
-        """Return the distance of each of the last `width` tokens from every token: (n, `width`, all tokens)."""
         return indices[:, -width:, None] - indices[:, None, :]
 
     def _make_masks(
@@ -230,7 +229,7 @@ class ImageReader:
         """
         masks: dict[str, torch.Tensor | None] = {}
         for kind, window in self.windows.items():
-            if kind == LINEAR_ATTENTION:
+            if kind == LINEAR_ATTENTION_TYPE:
                 masks[kind] = None
                 continue
             visible = (
@@ -243,7 +242,7 @@ class ImageReader:
             masks[kind] = padded[:, None, :, : visible.shape[2]]
         return masks
 
-    def _run(
+    def _run_layers(
         self,
         inputs: Mapping[str, torch.Tensor],
         masks: Mapping[str, torch.Tensor | None],
@@ -261,7 +260,6 @@ class ImageReader:
         return states
 
     def _find_start_positions(self, shared: Sequence[Prefix]) -> torch.Tensor:
-        """Return, for each prefix, the position (n, 1) of the first token after it."""
         return torch.tensor([[prefix.next_position] for prefix in shared], device=self.device)
 
 

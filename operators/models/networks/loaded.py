@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-UNLIMITED_LENGTH = 100_000
-"""Number of tokens from which a tokenizer's limit counts as no limit."""
+MIN_UNLIMITED_LENGTH = 100_000
+"""A tokenizer's limit of at least this many tokens counts as no limit."""
 TYPES_WITH_OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl")
 """Model types that count positions from the padding token's id plus one."""
 
@@ -27,7 +27,7 @@ TYPES_WITH_OFFSET_POSITIONS = ("roberta", "xlm-roberta", "camembert", "mpnet", "
 def call_by_group(
     call: Callable[[list[Item]], Sequence[Result]], items: Sequence[Item], *, key: Callable[[Item], Hashable]
 ) -> list[Result]:
-    """Return the results of `call`, called once for each group of items with the same key, in the items' order."""
+    """Return a result for each item, in order; `call` gets all items with the same key at once."""
     groups: dict[Hashable, list[int]] = {}
     for index, item in enumerate(items):
         groups.setdefault(key(item), []).append(index)
@@ -108,7 +108,9 @@ class LoadedModel:
         if positions is not None and config.model_type in TYPES_WITH_OFFSET_POSITIONS:
             positions -= config.pad_token_id + 1
         limits = (positions, self.tokenizer.model_max_length)
-        return min((int(limit) for limit in limits if limit is not None and 0 < limit < UNLIMITED_LENGTH), default=None)
+        return min(
+            (int(limit) for limit in limits if limit is not None and 0 < limit < MIN_UNLIMITED_LENGTH), default=None
+        )
 
 
 class LoadedImageModel(LoadedModel):

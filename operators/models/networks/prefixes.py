@@ -31,9 +31,9 @@ class LayerState(NamedTuple):
 
 
 def copy_memory(layer: Any, row: int, tokens: int) -> KeysAndValues | LayerState:
-    """Return the keys and values of one row's last `tokens` tokens in a cache layer, or the row's state.
+    """Return what one row of a cache layer remembers: keys and values, or the state of a linear-attention layer.
 
-    A linear-attention layer has a state, which covers all tokens, instead of keys and values.
+    Keys and values are those of the row's last `tokens` tokens. A state covers all tokens.
     """
     if isinstance(layer, LinearAttentionLayer):
         return LayerState(layer.conv_states[0][row], layer.recurrent_states[0][row])
@@ -93,7 +93,7 @@ def copy_prefixes(prefixes: Sequence[Prefix], device: torch.device) -> CopiedPre
     """Return a cache with copies of the prefixes, one per row, to which a model may add further tokens."""
     width = max(prefix.tokens for prefix in prefixes)
 
-    def stack(states: Sequence[torch.Tensor]) -> torch.Tensor:
+    def pad_and_stack(states: Sequence[torch.Tensor]) -> torch.Tensor:
         """Pad states (heads, tokens, head width) on the left to `width` tokens, and stack them."""
         return torch.stack([pad(state, (0, 0, width - state.shape[1], 0)) for state in states])
 
@@ -106,7 +106,7 @@ def copy_prefixes(prefixes: Sequence[Prefix], device: torch.device) -> CopiedPre
             layer.update_recurrent_state(torch.stack(second))
         else:
             layer = DynamicLayer()
-            layer.update(stack(first), stack(second))
+            layer.update(pad_and_stack(first), pad_and_stack(second))
         cache.layers.append(layer)
     padding = torch.tensor([[width - prefix.tokens] for prefix in prefixes], device=device)
     indices = torch.arange(width, device=device) - padding
@@ -131,7 +131,7 @@ def pack_questions(tails: Sequence[Tail], max_tokens: int) -> list[list[int]]:
 
 
 def iterate_starts(pack: Sequence[Tail]) -> Iterator[tuple[int, Tail]]:
-    """Yield the index of each tail's first token in the row, and the tail."""
+    """Yield (index of its first token in the row, tail) for each tail."""
     start = 0
     for tail in pack:
         yield start, tail
@@ -139,7 +139,6 @@ def iterate_starts(pack: Sequence[Tail]) -> Iterator[tuple[int, Tail]]:
 
 
 def _iterate_choice_ranges(tail: Tail) -> Iterator[range]:
-    """Yield, for each choice, the indices of its tokens within the tail."""
     first = len(tail.prompt)
     for choice in tail.choices:
         yield range(first, first + len(choice) - 1)

@@ -200,7 +200,7 @@ class JointEncoder(LoadedImageModel, ABC):
         """Return the similarity of each pair, computed by reading the text together with the image."""
         lengths = self.count_tokens([pair.text for pair in pairs])
 
-        def read(batch: Sequence[Pair]) -> list[float]:
+        def read_batch(batch: Sequence[Pair]) -> list[float]:
             import torch
 
             states = torch.stack([features[pair.image] for pair in batch])
@@ -208,7 +208,7 @@ class JointEncoder(LoadedImageModel, ABC):
             similarities: list[float] = self.read(states, words.input_ids, words.attention_mask).float().tolist()
             return similarities
 
-        similarities = call_in_batches(read, pairs, lengths, size=self.pair_batch)
+        similarities = call_in_batches(read_batch, pairs, lengths, size=self.pair_batch)
         return [ComparisonResult(one, length > self.context) for one, length in zip(similarities, lengths, strict=True)]
 
 
@@ -234,10 +234,10 @@ class MatchingEncoder(JointEncoder, TextEncoder, DualEncoder):
             return JointEncoder.compare(self, features, pairs)
         images = list(dict.fromkeys(pair.image for pair in pairs))
 
-        def embed(batch: Sequence[int]) -> list[torch.Tensor]:
+        def embed_batch(batch: Sequence[int]) -> list[torch.Tensor]:
             return normalize_rows(self.embed_images(torch.stack([features[image] for image in batch])))
 
-        embedded: Any = dict(zip(images, call_in_batches(embed, images, size=self.pair_batch), strict=True))
+        embedded: Any = dict(zip(images, call_in_batches(embed_batch, images, size=self.pair_batch), strict=True))
         return DualEncoder.compare(self, embedded, pairs)  # which only looks up the images of these pairs
 
 
@@ -261,7 +261,7 @@ class CosineVqa:
         return self.model.preprocess(image)
 
     def likelihood(self, features: Sequence[Any], questions: Sequence[Question]) -> list[list[list[float]] | RowError]:
-        """Return the log of each choice's share of the likelihood, and 0 for the choice's end token, or an error."""
+        """Return, for each choice, the log of its share of the likelihood and 0 for its end token, or an error."""
         pairs = [
             Pair(question.image, format_choice(question.text, choice))
             for question in questions
@@ -279,7 +279,7 @@ class CosineVqa:
 
 
 def format_choice(question: str, choice: str) -> str:
-    """Return the text by which a choice is compared with the image: `question choice`, with ? after the question."""
+    """Return the text that is compared with the image for a choice: `question choice`, with ? after the question."""
     stem = question.rstrip()
     return f"{stem} {choice}" if stem.endswith("?") else f"{stem}? {choice}"
 

@@ -156,22 +156,22 @@ class TextOnlyT5(TextOnly, LoadedModel):
 
     @torch.inference_mode()
     def write(self, texts: Sequence[str]) -> list[str]:
-        def write(batch: Sequence[str]) -> list[str]:
+        def write_batch(batch: Sequence[str]) -> list[str]:
             settings = make_greedy_settings(self.model.config, self.tokenizer)
-            tokens = self.model.generate(**self._tokenize(batch), generation_config=settings)
+            tokens = self.model.generate(**self._tokenize_texts(batch), generation_config=settings)
             return [text.strip() for text in self.tokenizer.batch_decode(tokens, skip_special_tokens=True)]
 
-        return call_in_batches(write, texts, self.count_tokens(texts), size=self.pair_batch)
+        return call_in_batches(write_batch, texts, self.count_tokens(texts), size=self.pair_batch)
 
     def _score_batch(self, pairs: Sequence[tuple[str, str]]) -> list[list[float]]:
-        inputs = self._tokenize([text for text, _ in pairs])
+        inputs = self._tokenize_texts([text for text, _ in pairs])
         choices = [list(self.tokenizer(choice).input_ids) for _, choice in pairs]
         start = int(self.model.config.decoder_start_token_id)
         before = pad_sequence([torch.tensor([start, *choice[:-1]]) for choice in choices], batch_first=True)
         logprobs = self.model(**inputs, decoder_input_ids=before.to(self.model.device)).logits.float().log_softmax(-1)
         return [_gather_logprobs(own[: len(choice)], choice) for own, choice in zip(logprobs, choices, strict=True)]
 
-    def _tokenize(self, texts: Sequence[str]) -> Mapping[str, torch.Tensor]:
+    def _tokenize_texts(self, texts: Sequence[str]) -> Mapping[str, torch.Tensor]:
         inputs = self.tokenize(texts, context=None)
         self.usage = self.usage.plus(Usage(calls=len(texts), prompt_tokens=int(inputs.attention_mask.sum())))
         return {"input_ids": inputs.input_ids, "attention_mask": inputs.attention_mask}

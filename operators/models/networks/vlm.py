@@ -38,7 +38,7 @@ TOO_LONG_MESSAGE = (
     "the image and the question take {} tokens, beyond the model's context of {}; "
     "shorten the prompt, use smaller images, or a model with a longer context"
 )
-HEAD_ROWS = 256
+POSITIONS_AT_ONCE = 256
 """Number of positions whose probabilities over the vocabulary are computed together."""
 
 
@@ -94,12 +94,12 @@ class ChatVlm:
         """Return, for each question, full-vocabulary log-probabilities of each choice's tokens and end token."""
         tails = [self._tokenize_question(features, question, question.choices) for question in questions]
         if not self.reader.recurrent:
-            return self._score(tails, prefixes.MAX_PACKED_TOKENS)
+            return self._score_tails(tails, prefixes.MAX_PACKED_TOKENS)
         # other choices and questions would change a recurrent state, so each choice is read alone
-        choices = iter(self._score([tail._replace(choices=[one]) for tail in tails for one in tail.choices], 0))
+        choices = iter(self._score_tails([tail._replace(choices=[one]) for tail in tails for one in tail.choices], 0))
         return [[logprobs for _ in tail.choices for logprobs in next(choices)] for tail in tails]
 
-    def _score(self, tails: Sequence[Tail], max_packed: int) -> list[list[list[float]]]:
+    def _score_tails(self, tails: Sequence[Tail], max_packed: int) -> list[list[list[float]]]:
         """Return the log-probabilities of each tail's choices. At most `max_packed` tokens share a copy of a prefix."""
         packed = prefixes.pack_questions(tails, max_packed)
         packs = [[tails[index] for index in pack] for pack in packed]
@@ -115,7 +115,7 @@ class ChatVlm:
         request = Request((), max_tokens=MAX_ANSWER_TOKENS)
         tails = [self._tokenize_question(features, question, ()) for question in questions]
         replies = self._run_in_batches(
-            self._generate, [Conversation(request, tail.prompt, tail.prefix) for tail in tails]
+            self._generate_replies, [Conversation(request, tail.prompt, tail.prefix) for tail in tails]
         )
         for reply in replies:
             self.usage = self.usage.plus(reply.usage_with_cut)
@@ -133,11 +133,10 @@ class ChatVlm:
                 continue
             error = find_context_error(prefix.tokens + len(ids), request, self.context, self.thinking)
             conversations.append(Conversation(request, ids, prefix) if error is None else error)
-        answer = partial(self._run_in_batches, partial(isolate, self._generate, size=self.pair_batch))
+        answer = partial(self._run_in_batches, partial(isolate, self._generate_replies, size=self.pair_batch))
         return reply_to_valid_requests(conversations, answer, self.thinking)
 
     def _tokenize_question(self, features: Sequence[Prefix], question: Question, choices: Sequence[str]) -> Tail:
-        """Return a question's tokens. Raise HopelessRow if they exceed the context or contain a second image."""
         prefix, messages = features[question.image], [Message("user", question.text)]
         prompt = prefix.unread + self.prompts.tokenize_after_image(messages, prefix.closing)
         tail = Tail(prefix, prompt, [self.prompts.tokenize_choice(question.text, choice) for choice in choices])
@@ -161,8 +160,8 @@ class ChatVlm:
                     previous.append(before)
         rows, columns, tokens = torch.tensor(targets, device=self.device).reshape(-1, 3).unbind(1)
         logprobs: list[float] = []
-        for first in range(0, len(targets), HEAD_ROWS):
-            some = slice(first, first + HEAD_ROWS)
+        for first in range(0, len(targets), POSITIONS_AT_ONCE):
+            some = slice(first, first + POSITIONS_AT_ONCE)
             logits = self.reader.compute_logits(states[rows[some], columns[some]]).float()
             if self.penalize is not None:
                 ids = (torch.tensor([before], device=self.device) for before in previous[some])
@@ -177,16 +176,15 @@ class ChatVlm:
         sizes = [(one.image.tokens, len(one.ids)) for one in conversations]
         return call_in_batches(generate, conversations, sizes, size=self.pair_batch)
 
-    def _generate(self, conversations: Sequence[Conversation]) -> list[Generation]:
+    def _generate_replies(self, conversations: Sequence[Conversation]) -> list[Generation]:
         generations = []
-        for conversation, ids in zip(conversations, self._decode(conversations), strict=True):
+        for conversation, ids in zip(conversations, self._decode_tokens(conversations), strict=True):
             usage = _count_usage(conversation.image, len(conversation.ids), new_tokens=len(ids))
             reply = make_generation(self.prompts.tokenizer, conversation.request, ids, ends=self.ends, usage=usage)
             generations.append(reply)
         return generations
 
-    def _decode(self, conversations: Sequence[Conversation]) -> list[list[int]]:
-        """Return the tokens generated after each prompt, including the end token if there is one."""
+    def _decode_tokens(self, conversations: Sequence[Conversation]) -> list[list[int]]:
         requests = [conversation.request for conversation in conversations]
         tails = self.reader.split_prefixes([Tail(one.image, one.ids, []) for one in conversations])
         schemas = [request.schema for request in requests]

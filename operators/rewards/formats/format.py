@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators.rewards.selection import Unit
+from plumbline.operators.rewards.selection import ExampleUnit
 
 IMAGE_TYPE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 """Arrow type of an encoded image, as used by Hugging Face datasets."""
@@ -80,7 +80,7 @@ class Sample(NamedTuple):
         return self.images[-1]
 
 
-Files = Mapping[str, bytes]
+FileContents = Mapping[str, bytes]
 """The files that represent an example in a tar, by extension."""
 
 
@@ -88,7 +88,7 @@ Files = Mapping[str, bytes]
 class Format:
     """A file layout that a trainer loads without modifications. docs/rewards.md says where each layout comes from."""
 
-    unit: Unit
+    unit: ExampleUnit
     """Kind of example that the format contains."""
     container: Literal["parquet", "tar", "json", "jsonl"]
     """`parquet` and `tar` are sharded; `json` (a single list) and `jsonl` have one file per split."""
@@ -116,7 +116,7 @@ def embed_image(image: ScoredImage | Source) -> dict[str, Any]:
     return {"bytes": image.content, "path": None}
 
 
-def with_images(schema: pa.Schema, *names: str) -> pa.Schema:
+def mark_image_columns(schema: pa.Schema, *names: str) -> pa.Schema:
     """Return the schema with metadata that makes Hugging Face datasets decode the columns (or lists) as images."""
     features = {field.name: _describe_type(field.type) for field in schema}
     for name in names:

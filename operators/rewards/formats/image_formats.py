@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 
 from plumbline.operators.base.schemas import ELEMENT, floats, texts
-from plumbline.operators.rewards.formats.format import IMAGE_TYPE, Format, Sample, embed_image, with_images
+from plumbline.operators.rewards.formats.format import IMAGE_TYPE, Format, Sample, embed_image, mark_image_columns
 
-BEST_OF_N_SCHEMA = with_images(
+BEST_OF_N_SCHEMA = mark_image_columns(
     pa.schema(
         [
             ("image", IMAGE_TYPE),
@@ -48,7 +48,7 @@ BEST_OF_N_FORMAT = Format(
 """The best image of each prompt with the prompt's text, for fine-tuning text-to-image models."""
 
 
-INSTRUCT_PIX2PIX_SCHEMA = with_images(
+INSTRUCT_PIX2PIX_SCHEMA = mark_image_columns(
     pa.schema(
         [
             ("input_image", IMAGE_TYPE),

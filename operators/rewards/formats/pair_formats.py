@@ -8,7 +8,14 @@ from typing import Any
 import pyarrow as pa
 
 from plumbline.operators.base.schemas import floats, longs, texts
-from plumbline.operators.rewards.formats.format import IMAGE_TYPE, Format, Sample, ScoredImage, embed_image, with_images
+from plumbline.operators.rewards.formats.format import (
+    IMAGE_TYPE,
+    Format,
+    Sample,
+    ScoredImage,
+    embed_image,
+    mark_image_columns,
+)
 
 PAIRS_SCHEMA = pa.schema(
     [
@@ -213,7 +220,7 @@ EDITREWARD_FORMAT = Format(unit="pair", container="json", images="files", edits=
 
 
 MESSAGES_TYPE = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
-TRL_VISION_DPO_SCHEMA = with_images(
+TRL_VISION_DPO_SCHEMA = mark_image_columns(
     pa.schema(
         [
             ("prompt", MESSAGES_TYPE),

@@ -4,12 +4,12 @@ from functools import lru_cache
 
 from plumbline.operators.base.extensions import explain_missing_extra
 from plumbline.pipelines.base.filesystems.disk import Disk
-from plumbline.pipelines.base.filesystems.filesystem import Filesystem, Settings, open_for_reading
+from plumbline.pipelines.base.filesystems.filesystem import AccessSettings, Filesystem, open_for_reading
 
 OBJECT_STORE_SCHEMES = ("s3://", "gs://", "az://")
 
 
-def choose_filesystem(url: str, settings: Settings) -> Filesystem:
+def choose_filesystem(url: str, settings: AccessSettings) -> Filesystem:
     """Return the filesystem of an absolute path or an address; raise ConfigError if its client rejects the settings.
 
     All addresses of a cloud share one client; other addresses share one client per host.
@@ -20,7 +20,7 @@ def choose_filesystem(url: str, settings: Settings) -> Filesystem:
 
 
 @lru_cache(maxsize=16)
-def open_filesystem(root: str, settings: Settings) -> Filesystem:
+def open_filesystem(root: str, settings: AccessSettings) -> Filesystem:
     """Return the filesystem for addresses that start with `root`; import the client library on first use."""
     match root:
         case "":

@@ -14,7 +14,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PermissionDeniedEr
 from obstore.fsspec import FsspecStore
 
 from plumbline.operators.base.errors import ConfigError, hide_secrets
-from plumbline.pipelines.base.filesystems.filesystem import UPLOAD_BYTES, Entry, ObjectStore, Settings, make_entry
+from plumbline.pipelines.base.filesystems.filesystem import UPLOAD_BYTES, AccessSettings, Entry, ObjectStore, make_entry
 
 CLIENT_OPTIONS = {"allow_http": True, "connect_timeout": "5s", "read_timeout": "60s", "timeout": "10m"}
 """Client options. Plain http is allowed for servers given by an endpoint; the clouds themselves use https."""
@@ -30,11 +30,11 @@ NO_CREDENTIALS_ERROR = "performing token request"
 
 
 class Cloud(ObjectStore):
-    """The buckets of a cloud, configured by the environment variables of the cloud's own tools."""
+    """Object store of a cloud, configured by the environment variables of the cloud's own tools."""
 
     rights = "the credentials' rights, or renew them if they have expired"
 
-    def __init__(self, scheme: str, settings: Settings, *, endpoint: str, credentials: str) -> None:
+    def __init__(self, scheme: str, settings: AccessSettings, *, endpoint: str, credentials: str) -> None:
         options = {"skip_signature": True} if settings.anon else {}
         files = CloudFiles(scheme, config=options, client_options=CLIENT_OPTIONS, retry_config=RETRY_OPTIONS)
         super().__init__(f"{scheme}://", files)
@@ -78,7 +78,7 @@ class Cloud(ObjectStore):
                         obstore.delete(stores[0], key)
 
 
-def open_google_storage(settings: Settings) -> Cloud:
+def open_google_storage(settings: AccessSettings) -> Cloud:
     """Return the filesystem of Google Cloud Storage: gs://BUCKET/PREFIX."""
     credentials = (
         "set GOOGLE_APPLICATION_CREDENTIALS, sign in by `gcloud auth application-default login`, "
@@ -87,7 +87,7 @@ def open_google_storage(settings: Settings) -> Cloud:
     return Cloud("gs", settings, endpoint="GOOGLE_BASE_URL", credentials=credentials)
 
 
-def open_azure_storage(settings: Settings) -> Cloud:
+def open_azure_storage(settings: AccessSettings) -> Cloud:
     """Return the filesystem of Azure Blob Storage: az://CONTAINER/PREFIX."""
     credentials = (
         "set AZURE_STORAGE_ACCOUNT_NAME, and AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN or AZURE_CLIENT_ID "

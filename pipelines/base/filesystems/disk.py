@@ -12,7 +12,7 @@ from fsspec.implementations.local import LocalFileSystem
 from plumbline.pipelines.base.filesystems.filesystem import Entry, WritableFilesystem, make_entry
 
 LOCAL_FILESYSTEM = LocalFileSystem()
-GROUP_RIGHTS = stat.S_IRGRP | stat.S_IWGRP
+GROUP_PERMISSIONS = stat.S_IRGRP | stat.S_IWGRP
 
 
 class Disk(WritableFilesystem):
@@ -33,7 +33,7 @@ class Disk(WritableFilesystem):
         if not self.fs.isdir(path):
             return
         seen: set[str] = set()
-        for folder, folders, files in os.walk(path, onerror=_raise, followlinks=True):
+        for folder, folders, files in os.walk(path, onerror=_raise_error, followlinks=True):
             if (real := os.path.realpath(folder)) in seen:
                 folders.clear()
                 continue
@@ -44,9 +44,9 @@ class Disk(WritableFilesystem):
 
     def create(self, path: str, data: bytes) -> bool:
         with _open_temporary_file(Path(path), data) as draft:
-            return self._link(draft, path)
+            return self._link_file(draft, path)
 
-    def heeds_conditions(self, path: str, data: bytes) -> bool:
+    def create_and_check_condition(self, path: str, data: bytes) -> bool:
         self.create(path, data)
         return True
 
@@ -64,7 +64,7 @@ class Disk(WritableFilesystem):
             os.fsync(file.fileno())  # committed files survive a crash of the machine
         _make_group_writable(draft, Path(path).parent)
         if not replace:
-            return self._link(draft, path)
+            return self._link_file(draft, path)
         draft.replace(path)
         return True
 
@@ -82,7 +82,7 @@ class Disk(WritableFilesystem):
             Path(path).unlink(missing_ok=True)
 
     @staticmethod
-    def _link(source: Path, target: str) -> bool:
+    def _link_file(source: Path, target: str) -> bool:
         with suppress(FileExistsError):
             os.link(source, target)
             return True
@@ -139,7 +139,7 @@ def _make_group_writable(path: Path, folder: Path) -> None:
     """
     if folder.stat().st_mode & stat.S_IWGRP:
         own = path.stat().st_mode
-        rights = GROUP_RIGHTS | (stat.S_IXGRP if stat.S_ISDIR(own) else 0)
+        rights = GROUP_PERMISSIONS | (stat.S_IXGRP if stat.S_ISDIR(own) else 0)
         if own & rights != rights:
             with suppress(OSError):  # the disk does not support these rights
                 path.chmod(stat.S_IMODE(own) | rights)
@@ -154,7 +154,7 @@ def write_new(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-def _raise(error: OSError) -> None:
+def _raise_error(error: OSError) -> None:
     raise error
 
 

@@ -15,7 +15,7 @@ from plumbline.operators.base.errors import ConfigError, hide_secrets
 
 ETAG_KEYS = ("ETag", "e_tag", "blob_id", "etag", "mtime", "Last-Modified", "modified", "created")
 """Keys in the information about a file whose values change when its content does; the most reliable key is first."""
-TIME_KEYS = ("LastModified", "last_modified", "mtime")
+MODIFICATION_TIME_KEYS = ("LastModified", "last_modified", "mtime")
 RENEW_CREDENTIALS_REMEDY = "renew the credentials"
 STORE_SCHEMES = "s3://, gs:// or az://"
 """Address schemes that a store can have, in addition to a path on a disk."""
@@ -24,8 +24,8 @@ UPLOAD_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Settings:
-    """Access to object stores."""
+class AccessSettings:
+    """Settings for access to object stores."""
 
     endpoint_url: str | None = None
     """Address of an S3-compatible server other than AWS."""
@@ -74,7 +74,7 @@ class Filesystem:
     def open(self, path: str, size: int | None, etag: str | None, **options: Any) -> IO[bytes]:
         """Open a file for reading; passing `size` and `etag` from a listing saves some clients a request.
 
-        If the file has changed in the meantime, `reads_one_version` determines what happens.
+        If the file has changed since then, reading fails only if `reads_one_version` is True.
         """
         return cast(IO[bytes], self.fs.open(path, "rb", **options))
 
@@ -133,7 +133,7 @@ class WritableFilesystem(Filesystem, ABC):
         """Write a file unless it exists; return False if another writer was first."""
 
     @abstractmethod
-    def heeds_conditions(self, path: str, data: bytes) -> bool:
+    def create_and_check_condition(self, path: str, data: bytes) -> bool:
         """Write a file with a fixed content unless it exists; return False if the server ignores this condition."""
 
     @abstractmethod
@@ -172,7 +172,7 @@ class ObjectStore(WritableFilesystem):
         # an equal object may come from our own attempt whose response was lost, so that our retry was refused
         return self._create(path, data) or bool(self.fs.cat_file(path) == data)
 
-    def heeds_conditions(self, path: str, data: bytes) -> bool:
+    def create_and_check_condition(self, path: str, data: bytes) -> bool:
         return not (self._create(path, data) and self._create(path, data))
 
     def _create(self, path: str, data: bytes) -> bool:
@@ -220,6 +220,6 @@ def open_for_reading(root: str) -> Filesystem:
 def make_entry(found: Mapping[str, Any]) -> Entry:
     """Return the entry of a file, given fsspec's information."""
     etag = next((found[name] for name in ETAG_KEYS if found.get(name)), "")
-    written = next((found[name] for name in TIME_KEYS if found.get(name)), 0.0)
+    written = next((found[name] for name in MODIFICATION_TIME_KEYS if found.get(name)), 0.0)
     seconds = written.timestamp() if hasattr(written, "timestamp") else float(written)
     return Entry(found["type"], int(found["size"] or 0), str(etag).strip('"'), seconds)

@@ -18,17 +18,17 @@ from botocore.utils import parse_timestamp
 from s3fs.core import set_custom_error_handler  # type: ignore[import-untyped]
 
 from plumbline.operators.base.errors import ConfigError, hide_secrets
-from plumbline.pipelines.base.filesystems.filesystem import RENEW_CREDENTIALS_REMEDY, Entry, ObjectStore, Settings
+from plumbline.pipelines.base.filesystems.filesystem import RENEW_CREDENTIALS_REMEDY, AccessSettings, Entry, ObjectStore
 
 SET_CREDENTIALS_REMEDY = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE), or storage.key and storage.secret, "
     "or storage.anon=true for a public bucket"
 )
 CORRECT_SETTINGS_REMEDY = "correct AWS_ENDPOINT_URL (http://HOST:PORT), AWS_REGION and AWS_PROFILE, or storage.*"
-CONNECTION_SETTINGS = "AWS_ENDPOINT_URL or storage.endpoint_url, and the network"
+CHECK_CONNECTION_ADVICE = "AWS_ENDPOINT_URL or storage.endpoint_url, and the network"
 RENEW_OR_CHECK_REMEDY = (
     f"if the credentials are those of a session, it may have expired: {RENEW_CREDENTIALS_REMEDY}; "
-    f"or check {CONNECTION_SETTINGS}"
+    f"or check {CHECK_CONNECTION_ADVICE}"
 )
 """Remedy for an unspecific error: a HEAD reply has only a status, and S3 replies with 400 both to an expired session
 and to a malformed call.
@@ -49,17 +49,17 @@ REFUSAL_STATUSES = (400, 401, 403)
 """Status codes for refused credentials. AWS replies with 400 to an expired session and with 403 to a deleted key; a
 reply to a HEAD request has no body with further details.
 """
-REPETITION_MARK = "plumbline_renewed"
+REPEATED_CALL_KEY = "plumbline_renewed"
 """Key in a call's context that marks the call as a repetition with renewed credentials."""
 
 
 class S3(ObjectStore):
     """S3 via s3fs."""
 
-    check = CONNECTION_SETTINGS
+    check = CHECK_CONNECTION_ADVICE
     reads_one_version = True
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: AccessSettings) -> None:
         """Create the client without contacting the server; raise ConfigError if it rejects the settings."""
         try:
             super().__init__("s3://", _make_client(settings))
@@ -115,7 +115,7 @@ class S3(ObjectStore):
         return None
 
 
-def _make_client(settings: Settings) -> fsspec.AbstractFileSystem:
+def _make_client(settings: AccessSettings) -> fsspec.AbstractFileSystem:
     named = settings.anon or settings.key is not None
     if not named and Session().get_credentials() is None:
         raise ConfigError(f"s3://: no credentials found; {SET_CREDENTIALS_REMEDY}")
@@ -156,9 +156,9 @@ def _open_renewing_session() -> AioSession:
     async def renew(response: tuple[Any, Any] | None, request_dict: dict[str, Any], **_: Any) -> int | None:
         """Handle botocore's event after each attempt: return 0 to repeat the call at once, or None otherwise."""
         context = request_dict["context"]
-        if response is None or response[0].status_code not in REFUSAL_STATUSES or REPETITION_MARK in context:
+        if response is None or response[0].status_code not in REFUSAL_STATUSES or REPEATED_CALL_KEY in context:
             return None
-        context[REPETITION_MARK] = True
+        context[REPEATED_CALL_KEY] = True
         credentials = await session.get_credentials()
         if credentials is None or isinstance(credentials, RefreshableCredentials):
             return None
@@ -228,7 +228,7 @@ def _delay_if_busy(response: tuple[Any, Any] | None, attempts: int, **_: Any) ->
     return random() * 2.0 ** (attempts - 1)
 
 
-def collect_s3_settings(settings: Settings) -> dict[str, str]:
+def collect_s3_settings(settings: AccessSettings) -> dict[str, str]:
     """Return the known settings for other libraries' S3 clients: endpoint_url, region, key, secret and token.
 
     Settings that are not configured come from the same sources as for AWS tools: environment variables, profiles, and

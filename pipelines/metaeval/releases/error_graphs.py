@@ -16,8 +16,8 @@ from plumbline.pipelines.metaeval.releases.release import (
     Release,
     Word,
     column_ratings,
+    record_unique_key,
     released,
-    remember,
     split_words,
 )
 from plumbline.pipelines.metaeval.releases.scores import stack_scores
@@ -31,7 +31,7 @@ from plumbline.pipelines.metaeval.releases.sheets import (
     read_image_rows,
     read_sheet,
 )
-from plumbline.pipelines.sources.input_columns import DEFAULT_NAMES
+from plumbline.pipelines.sources.input_columns import DEFAULT_COLUMN_NAMES
 
 METADATA_FILES = ("ts2_metadata.csv", "metadata.csv", "data/metadata.csv")
 SCORE_FILES = (
@@ -46,17 +46,15 @@ SCORE_FILES = (
 """Files with the scores of all metrics; the first one that exists is read. The last three are older than
 scores_final_all_3.csv.
 """
-ONE_METRIC_SUFFIX = "_scores.csv"  # ending of the name of a file with one metric's scores
-ONE_METRIC_FOLDERS = ("", "output/scores")
+METRIC_FILE_SUFFIX = "_scores.csv"  # ending of the name of a file with one metric's scores
+METRIC_FILE_FOLDERS = ("", "output/scores")
 UNREAD_FOLDERS = ("", "output", "output/scores_per_image", "src/output")  # a warning names their score files
-SCORE_COLUMN_SUFFIX = (
-    "_score.csv"  # ending of the name of a released file that is a column of the file with all metrics
-)
+COLUMN_FILE_SUFFIX = "_score.csv"  # ending of the name of a released file that is a column of the file with all metrics
 KEY_COLUMNS = ("id", "image_id", "rank", "score", "status")
 METADATA_COLUMNS = ("id", "file_name", "image_source", "rank")
 SUBSET_RANGES = {"synth": range(0, 111), "nat": range(111, 136), "real": range(136, 165)}
 """Graphs in each subset (run/compute_metrics.py); the released averages omit graph 164."""
-CHECK_T2ISCORESCORE = "check that this is T2IScoreScore's file"
+CHECK_T2ISCORESCORE_REMEDY = "check that this is T2IScoreScore's file"
 
 
 def read_t2iscorescore(place: Place) -> Release:
@@ -75,7 +73,7 @@ def read_t2iscorescore(place: Place) -> Release:
       rank, score. The metric is named <metric>, or <metric>_scores if the file of all metrics also contains <metric>.
     The rows of all score files are in the order of the metadata. Six cells of llmscore_over have a stray quote.
     """
-    metadata = read_sheet(find_required(place, METADATA_FILES)).require(METADATA_COLUMNS, CHECK_T2ISCORESCORE)
+    metadata = read_sheet(find_required(place, METADATA_FILES)).require(METADATA_COLUMNS, CHECK_T2ISCORESCORE_REMEDY)
     nodes, notes = list(_read_nodes(metadata)), list[str]()
     require_few_walks(metadata.url, nodes)
     metrics = _read_metrics(place, metadata, notes)
@@ -85,12 +83,12 @@ def read_t2iscorescore(place: Place) -> Release:
         "generator": metadata.texts("image_source"),
     }
     if not metrics:
-        notes.append(f"no {', '.join(SCORE_FILES)} or METRIC{ONE_METRIC_SUFFIX}: no scores")
+        notes.append(f"there are no scores: found no {', '.join(SCORE_FILES)} or METRIC{METRIC_FILE_SUFFIX}")
     return replace(
         released(graph_nodes=nodes, scores=stack_scores(ids, metrics), notes=notes),
         warnings=[
             f"{url} may contain scores and is not read; to judge them, write "
-            f"{ONE_METRIC_FOLDERS[-1]}/METRIC{ONE_METRIC_SUFFIX} with the columns id, rank "
+            f"{METRIC_FILE_FOLDERS[-1]}/METRIC{METRIC_FILE_SUFFIX} with the columns id, rank "
             "and score, a row for each row of the metadata"
             for url in _find_unread_tables(place, metrics)
         ],
@@ -99,11 +97,11 @@ def read_t2iscorescore(place: Place) -> Release:
 
 def _read_nodes(metadata: Sheet) -> Iterator[dict[str, Any]]:
     rows_by_image: dict[str, str] = {}
-    numbers = metadata.integers("id", CHECK_T2ISCORESCORE)
+    numbers = metadata.integers("id", CHECK_T2ISCORESCORE_REMEDY)
     ids = map(metadata.ids, ("id", "file_name", "rank", "image_source"))
     for row, (number, graph, image, rank, source) in enumerate(zip(numbers, *ids, strict=True)):
         where = metadata.where(row)
-        remember(rows_by_image, image, where, f"image {image!r} occurs twice")
+        record_unique_key(rows_by_image, image, where, f"image {image!r} occurs twice")
         subset = next((name for name, graphs in SUBSET_RANGES.items() if number in graphs), "other")
         digits = rank[: len(rank) - len(rank.lstrip("0123456789"))]
         if not 0 < len(digits) <= MAX_COUNT_DIGITS:
@@ -117,25 +115,29 @@ def _read_metrics(folder: Place, metadata: Sheet, notes: list[str]) -> dict[str,
     metrics: dict[str, pa.Array] = {}
     found = [name for name in SCORE_FILES if exists(folder / name)]
     for first in found[:1]:
-        sheet = _check_order(read_sheet(folder / first), metadata, ("id",))
+        sheet = _require_same_order(read_sheet(folder / first), metadata, ("id",))
         for name in sheet.names:
             if name not in KEY_COLUMNS:
                 metrics[name.removesuffix("_score")] = _read_scores(sheet, name, notes)
         notes += [f"{name} is not read, because {first} is" for name in found[1:]]
     metrics_of_first = set(metrics)
     for file in [
-        file for name in ONE_METRIC_FOLDERS for file in list_files(folder / name if name else folder, ONE_METRIC_SUFFIX)
+        file
+        for name in METRIC_FILE_FOLDERS
+        for file in list_files(folder / name if name else folder, METRIC_FILE_SUFFIX)
     ]:
         name = PurePosixPath(file.path).name
         if name in SCORE_FILES:
             continue
-        metric = name.removesuffix(ONE_METRIC_SUFFIX)
+        metric = name.removesuffix(METRIC_FILE_SUFFIX)
         if metric in metrics_of_first:
             notes.append(f"{metric} is from {found[0]}; {metric}_scores is from {file.url}")
             metric = f"{metric}_scores"
         if metric in metrics:
             raise SourceError(f"{file.url}: {metric} is scored in another file too; remove one of the two")
-        sheet = _check_order(read_sheet(file).require(("score",), CHECK_T2ISCORESCORE), metadata, ("id", "rank"))
+        sheet = _require_same_order(
+            read_sheet(file).require(("score",), CHECK_T2ISCORESCORE_REMEDY), metadata, ("id", "rank")
+        )
         metrics[metric] = _read_scores(sheet, "score", notes)
     return metrics
 
@@ -145,17 +147,16 @@ def _find_unread_tables(folder: Place, metrics: Collection[str]) -> Iterator[str
     known = {PurePosixPath(name).name for name in SCORE_FILES}
     listed = [file for name in UNREAD_FOLDERS for file in list_files(folder / name if name else folder, ".csv")]
     for file in [
-        file for file in listed if file.parent.path != folder.path or not file.path.endswith(ONE_METRIC_SUFFIX)
+        file for file in listed if file.parent.path != folder.path or not file.path.endswith(METRIC_FILE_SUFFIX)
     ]:
         name = PurePosixPath(file.path).name
-        metric = name.lower().removesuffix(SCORE_COLUMN_SUFFIX).removesuffix(".csv")
+        metric = name.lower().removesuffix(COLUMN_FILE_SUFFIX).removesuffix(".csv")
         if "score" in name.lower() and name not in known and metric not in metrics:
             yield file.url
 
 
-def _check_order(sheet: Sheet, metadata: Sheet, names: tuple[str, ...]) -> Sheet:
-    """Return the table; raise SourceError if the given columns differ from the same columns in the metadata."""
-    sheet.require(names, CHECK_T2ISCORESCORE)
+def _require_same_order(sheet: Sheet, metadata: Sheet, names: tuple[str, ...]) -> Sheet:
+    sheet.require(names, CHECK_T2ISCORESCORE_REMEDY)
     if len(sheet) != len(metadata):
         raise SourceError(
             f"{sheet.url}: expected {len(metadata)} rows, as {metadata.url} has, found {len(sheet)}; the rows are "
@@ -181,7 +182,7 @@ def _read_scores(sheet: Sheet, name: str, notes: list[str]) -> pa.Array:
     return pc.if_else(pc.is_nan(numbers), pa.scalar(None, pa.float64()), numbers)
 
 
-CHECK_SHAPES_FOLDER = "check that this is a folder of the shapes benchmark"
+CHECK_SHAPES_FOLDER_REMEDY = "check that this is a folder of the shapes benchmark"
 EMPTY_NAME = ""  # subset of a prompt without skills, and node of an image without errors
 REQUIREMENTS_TABLE = "requirements"
 TRUTH_TABLE = "truth"  # the table with the errors of images, and the rater of the words
@@ -207,7 +208,7 @@ def read_shapes(place: Place) -> Release:
     rows_by_image: dict[str, str] = {}
     images = zip(*map(truth.ids, ("image_id", "prompt_id", "generator")), truth.lists("broken"), strict=True)
     for row, (image_id, prompt_id, generator, requirements) in enumerate(images):
-        remember(rows_by_image, image_id, truth.where(row), f"image {image_id!r} occurs twice")
+        record_unique_key(rows_by_image, image_id, truth.where(row), f"image {image_id!r} occurs twice")
         origins[image_id] = (prompt_id, generator)
         errors = sorted(requirements)
         graph = {"graph_id": prompt_id, "subset": (skills.get(prompt_id) or [EMPTY_NAME])[-1]}
@@ -216,7 +217,9 @@ def read_shapes(place: Place) -> Release:
     image_ids, values = rated.ids("image_id"), rated.numbers("rating").to_pylist()
     for row, image_id in enumerate(image_ids):
         if image_id not in origins:
-            raise SourceError(f"{rated.where(row)}: image {image_id!r} is not in truth.parquet; {CHECK_SHAPES_FOLDER}")
+            raise SourceError(
+                f"{rated.where(row)}: image {image_id!r} is not in truth.parquet; {CHECK_SHAPES_FOLDER_REMEDY}"
+            )
     prompt_ids, generators = zip(*(origins[image_id] for image_id in image_ids), strict=True)
     ratings = column_ratings(rated, image_ids, prompt_ids, values, generators=generators, raters=rated.ids("rater"))
     words = _read_words(place, truth) if exists(place / f"{REQUIREMENTS_TABLE}.parquet") else ()
@@ -244,12 +247,12 @@ def _read_words(place: Place, truth: Sheet) -> Iterator[Word]:
 
 
 def _read_table(folder: Place, name: str, columns: tuple[str, ...]) -> Sheet:
-    return read_sheet(folder / f"{name}.parquet", columns).require(columns, CHECK_SHAPES_FOLDER)
+    return read_sheet(folder / f"{name}.parquet", columns).require(columns, CHECK_SHAPES_FOLDER_REMEDY)
 
 
 REQUIRED_COLUMNS = ("graph_id", "prompt", "node", "parents", "errors")
 GRAPH_COLUMNS = ("prompt", "subset", "prompt_source")  # they must be equal in all rows of a graph
-OWN_SUBSET = "own"  # subset of graphs without one
+DEFAULT_SUBSET = "own"  # subset of graphs without one
 MAX_WALKS = 10_000  # in a graph, because measures iterate over all walks; the 165 released graphs have 2,121
 
 
@@ -272,7 +275,7 @@ def read_error_graphs(place: Place) -> Release:
     - optionally subset (synth, nat, real), generator and prompt_source.
     """
     sheet, names, image_column = read_image_rows(
-        place, (*REQUIRED_COLUMNS, *GRAPH_COLUMNS, *DEFAULT_NAMES["generator"])
+        place, (*REQUIRED_COLUMNS, *GRAPH_COLUMNS, *DEFAULT_COLUMN_NAMES["generator"])
     )
     sheet.require([*REQUIRED_COLUMNS, image_column], SEE_EXAMPLE_REMEDY)
     graphs = _read_graphs(sheet)
@@ -283,17 +286,16 @@ def read_error_graphs(place: Place) -> Release:
     ids = map(sheet.ids, (image_column, "graph_id", "node"))
     texts = map(sheet.texts, (names.generator or "", "subset", "prompt_source"))
     for row, (image, graph, name, generator, subset, source) in enumerate(zip(*ids, *texts, strict=True)):
-        remember(rows_by_image, image, sheet.where(row), f"image {image!r} occurs twice")
+        record_unique_key(rows_by_image, image, sheet.where(row), f"image {image!r} occurs twice")
         parents, errors, _ = graphs[graph][name]
         node = {"node": name, "level": len(errors), "parents": parents, "errors": errors}
         origin = {"generator": generator, "prompt_source": source}
-        rows.append({"graph_id": graph, "subset": subset or OWN_SUBSET, "image_id": image, **node, **origin})
+        rows.append({"graph_id": graph, "subset": subset or DEFAULT_SUBSET, "image_id": image, **node, **origin})
     require_few_walks(sheet.url, rows)
     return released(graph_nodes=rows)
 
 
 def _read_graphs(sheet: Sheet) -> dict[str, dict[str, _Node]]:
-    """Return the nodes by graph and name; raise SourceError if two rows contradict each other."""
     graphs: dict[str, dict[str, _Node]] = {}
     first_values: dict[tuple[str, ...], tuple[Any, str]] = {}
     sheet.ids("prompt")  # raises if a cell is empty
@@ -354,8 +356,8 @@ def _check_graph(graph: str, nodes: Mapping[str, _Node]) -> None:
 def require_few_walks(url: str, nodes: Iterable[Mapping[str, Any]]) -> None:
     """Raise SourceError if a graph (rows in schema GRAPH_NODES) has more walks than MAX_WALKS.
 
-    A level is the set of nodes with the same number of errors. A walk contains one node of every level, but two nodes
-    of the level without errors.
+    A level is the set of nodes with the same number of errors. A walk chooses one node of every level; from the level
+    without errors it chooses twice.
     """
     levels: dict[str, dict[int, set[str]]] = {}
     for node in nodes:

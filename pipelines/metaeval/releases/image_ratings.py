@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.base.tables import DOWNLOAD_AGAIN_REMEDY, as_object
+from plumbline.pipelines.base.tables import DOWNLOAD_AGAIN_REMEDY, require_object
 from plumbline.pipelines.metaeval.releases.release import (
     Rating,
     Release,
@@ -21,7 +21,7 @@ from plumbline.pipelines.metaeval.releases.release import (
     read_ratings_by_generator,
     released,
 )
-from plumbline.pipelines.metaeval.releases.scores import check_unique, stack_scores
+from plumbline.pipelines.metaeval.releases.scores import require_unique_scores, stack_scores
 from plumbline.pipelines.metaeval.releases.sheets import (
     exists,
     find_required,
@@ -74,7 +74,7 @@ TIFA_GENERATORS = {  # TIFA's names of the generators, by DSG's names
     "sd1dot5": "stable_diffusion_v1_5",
     "sd2dot1": "stable_diffusion_v2_1",
 }
-CHECK_DSG_FILE = "check that this is j-min/DSG's tifa160-likert-anns.csv"
+CHECK_DSG_FILE_REMEDY = "check that this is j-min/DSG's tifa160-likert-anns.csv"
 
 
 def read_dsg_tifa160(place: Place) -> Release:
@@ -91,7 +91,7 @@ def read_dsg_tifa160(place: Place) -> Release:
     """
     sheet = read_sheet(place)
     generator = next((name for name in GENERATOR_COLUMNS if name in sheet.names), GENERATOR_COLUMNS[0])
-    sheet.require((*LIKERT_COLUMNS, generator), CHECK_DSG_FILE)
+    sheet.require((*LIKERT_COLUMNS, generator), CHECK_DSG_FILE_REMEDY)
     prompts, sources, generators = (sheet.ids(name) for name in ("item_id", "source_id", generator))
     images = [f"{source}_{TIFA_GENERATORS.get(name, name)}" for source, name in zip(sources, generators, strict=True)]
     ratings = column_ratings(
@@ -151,13 +151,13 @@ def read_t2vscore(place: Place) -> Release:
     generator. The only rating of a video is not an integer, so it is a mean over people.
     """
     ratings = read_ratings_by_generator(find_required(place, T2VSCORE_RATINGS_FILES))
-    remedy = "is this the file that t2v_metrics releases?"
+    remedy = "check that this is the file that t2v_metrics releases"
     sheet = read_sheet(place / T2VSCORE_SCORES_FILE).require(T2VSCORE_COLUMNS, remedy)
     prompts, generators = sheet.ids("video_id"), sheet.ids("model_name")
     videos = [f"{prompt}/{generator}" for prompt, generator in zip(prompts, generators, strict=True)]
     ids = {"image_id": videos, "prompt_id": prompts, "generator": generators}
     metrics = {name: sheet.numbers(name) for name in sheet.names if name not in T2VSCORE_COLUMNS}
-    scores = check_unique(stack_scores(ids, metrics), sheet.url, len(sheet))
+    scores = require_unique_scores(stack_scores(ids, metrics), sheet.url, len(sheet))
     rated, scored = {rating.image_id for rating in ratings}, set(videos)
     unmatched = {"rated videos have no score": rated - scored, "scored videos have no rating": scored - rated}
     notes = [f"{len(listed)} {what}" for what, listed in unmatched.items() if listed]
@@ -165,7 +165,13 @@ def read_t2vscore(place: Place) -> Release:
 
 
 YES_FRACTION_TEMPLATE = "share_yes"
-FLICKR_FIELDS = ("the image", "the caption's id", "the share of yeses", "the yeses", "the noes")
+FLICKR_FIELDS = (
+    "the image",
+    "the caption's id",
+    "the fraction of yes answers",
+    "the number of yes answers",
+    "the number of no answers",
+)
 MAX_ROUNDING_ERROR = 1e-3
 
 
@@ -191,7 +197,11 @@ def read_flickr8k_cf(place: Place) -> Release:
                 "it as a long table"
             )
     again = sum(rating.rater != "0" for rating in ratings)
-    notes = [f"{again} captions occur again with the same image and count as those of other raters"] if again else []
+    notes = (
+        [f"{again} captions occur again with the same image; their ratings count as those of other raters"]
+        if again
+        else []
+    )
     return released(ratings=ratings, notes=notes)
 
 
@@ -222,7 +232,7 @@ def _read_judgements(place: Place) -> Iterator[Rating]:
             require_list(record.get("human_judgement"), "judgements (human_judgement)", where)
         ):
             at = f"{where}, judgement {number}"
-            judgement = as_object(value, at)
+            judgement = require_object(value, at)
             caption = require_text(judgement, "caption", at)
             yield Rating(
                 image,
@@ -239,7 +249,7 @@ def _read_judgements(place: Place) -> Iterator[Rating]:
 SEETRUE_COLUMNS = ("image", "text", "label", "dataset_source")
 SEETRUE_PAIR_COLUMN = "original_dataset_id"
 SEETRUE_PATH_COLUMN = "image.path"  # column of the images' names in the dataset's Parquet, which contains the images
-CHECK_SEETRUE = "is this SeeTRUE's file?"
+CHECK_SEETRUE_REMEDY = "check that this is SeeTRUE's file"
 
 
 def read_seetrue(place: Place) -> Release:
@@ -255,13 +265,13 @@ def read_seetrue(place: Place) -> Release:
     """
     image = SEETRUE_PATH_COLUMN if place.path.lower().endswith(".parquet") else "image"
     sheet = read_sheet(place, [image, *SEETRUE_COLUMNS[1:], SEETRUE_PAIR_COLUMN]).require(
-        SEETRUE_COLUMNS, CHECK_SEETRUE
+        SEETRUE_COLUMNS, CHECK_SEETRUE_REMEDY
     )
     column = sheet.table.column("image").combine_chunks()
     if pa.types.is_struct(column.type):  # images, which are replaced by their names
         if column.type.get_field_index("path") < 0:
             raise SourceError(
-                f"{sheet.url}: expected the name of each image as image.path, found none; {CHECK_SEETRUE}"
+                f"{sheet.url}: expected the name of each image as image.path, found none; {CHECK_SEETRUE_REMEDY}"
             )
         index = sheet.table.column_names.index("image")
         sheet = replace(sheet, table=sheet.table.set_column(index, "image", column.field("path")))

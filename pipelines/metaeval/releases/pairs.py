@@ -6,13 +6,13 @@ from typing import Any
 
 from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.base.tables import as_object
+from plumbline.pipelines.base.tables import require_object
 from plumbline.pipelines.metaeval.releases.release import (
     PairingSample,
     Release,
     make_pairing_release,
+    record_unique_key,
     released,
-    remember,
 )
 from plumbline.pipelines.metaeval.releases.sheets import (
     find_first,
@@ -61,7 +61,7 @@ def read_winoground(place: Place) -> Release:
         for row, (sample_id, tags) in enumerate(assigned.items()):
             if not isinstance(tags, list) or not all(isinstance(tag, str) and tag for tag in tags):
                 where = name_row(file.url, row, sample_id)
-                raise SourceError(f"{where}: expected a list of tags as strings, found {tags!r}")
+                raise SourceError(f"{where}: expected a list of tags as strings, found {tags!r}; correct it")
             reasons[sample_id] = tags or [NO_TAG]
         if unknown := len(reasons.keys() - set(ids)):
             notes.append(f"{unknown} samples of {file.name} are not in {place.name}")
@@ -79,7 +79,7 @@ def read_winoground(place: Place) -> Release:
 
 EQBEN_PAIR_FIELDS = ("image0", "image1", "caption0", "caption1")
 EQBEN_PAIRINGS = ("c0i0", "c0i1", "c1i0", "c1i1")
-Records = Sequence[tuple[str, Mapping[str, Any]]]  # records, each with its file and row
+NamedRecords = Sequence[tuple[str, Mapping[str, Any]]]  # records, each with its file and row
 
 
 def read_eqben(place: Place) -> Release:
@@ -101,32 +101,35 @@ def read_eqben(place: Place) -> Release:
     )
 
 
-def _read_plain_samples(records: Records) -> list[PairingSample]:
+def _read_plain_samples(records: NamedRecords) -> list[PairingSample]:
     samples = []
     for row, (where, record) in enumerate(records):
         if missing := [name for name in EQBEN_PAIR_FIELDS if not record.get(name)]:
             fields = ", ".join(record) or "nothing"
             raise SourceError(
-                f"{where}: expected the fields {', '.join(missing)}, found {fields}; is this EqBen's annotation?"
+                f"{where}: expected the fields {', '.join(missing)}, found {fields}; "
+                "check that this is EqBen's annotation"
             )
         part, slash, _ = require_text(record, "image0", where).partition("/")
         samples.append(PairingSample(str(row), [part] if slash else [], where))
     return samples
 
 
-def _read_labelled_samples(records: Records) -> list[PairingSample]:
+def _read_labelled_samples(records: NamedRecords) -> list[PairingSample]:
     samples: dict[str, PairingSample] = {}
     rows_by_pairing: dict[tuple[str, str], str] = {}
     for where, record in records:
-        label = as_object(record.get("private_info"), f"{where}, private_info")
+        label = require_object(record.get("private_info"), f"{where}, private_info")
         dataset, name = require_text(label, "dataset", where), require_text(label, "name", where)
         sample = PairingSample(f"{dataset}/{require_text(label, 'sample_cnt', where)}", [dataset], where)
         if name not in EQBEN_PAIRINGS:
             raise SourceError(
                 f"{where}: expected one of the names {', '.join(EQBEN_PAIRINGS)}, found {name!r}; "
-                "is this EqBen's annotation?"
+                "check that this is EqBen's annotation"
             )
-        remember(rows_by_pairing, (sample.sample_id, name), where, f"pairing {name} of this sample occurs twice")
+        record_unique_key(
+            rows_by_pairing, (sample.sample_id, name), where, f"pairing {name} of this sample occurs twice"
+        )
         samples.setdefault(sample.sample_id, sample)
     for sample_id, sample in samples.items():
         if missing := [name for name in EQBEN_PAIRINGS if (sample_id, name) not in rows_by_pairing]:
@@ -146,9 +149,11 @@ PICK_A_PIC_JSON_FIELDS = (
     "label_1",
 )  # fields of test_captions.json
 OPTIONAL_COLUMNS = ("has_label", "model_0", "model_1", "user_id", "ranking_id")
-CHECK_PICK_A_PIC = "is this a file of yuvalkirstain/pickapic_v1 or _v2, or t2v_metrics' test_captions.json?"
+CHECK_PICK_A_PIC_REMEDY = (
+    "check that this is a file of yuvalkirstain/pickapic_v1 or _v2, or t2v_metrics' test_captions.json"
+)
 CHOICES_BY_LABELS = {(1.0, 0.0): "a", (0.0, 1.0): "b", (0.5, 0.5): "unsure"}
-CHOICE_KEY = ("image_a", "image_b", "rater", "ranking_id")  # without a ranking_id, a rater may choose again
+CHOICE_KEY_COLUMNS = ("image_a", "image_b", "rater", "ranking_id")  # without a ranking_id, a rater may choose again
 
 
 def read_pick_a_pic(place: Place) -> Release:
@@ -172,7 +177,7 @@ def read_pick_a_pic(place: Place) -> Release:
     counts = {
         f"of {len(choices)} pairs have no label": sum(choice["preferred"] is None for choice in choices),
         "choices repeat an earlier ranking, images and rater: all are kept": (
-            len(choices) - len({tuple(choice[name] for name in CHOICE_KEY) for choice in choices})
+            len(choices) - len({tuple(choice[name] for name in CHOICE_KEY_COLUMNS) for choice in choices})
         ),
     }
     return released(preferences=choices, notes=[f"{count} {what}" for what, count in counts.items() if count])
@@ -182,7 +187,7 @@ def _read_choices(file: Place) -> Iterator[dict[str, Any]]:
     is_json = file.path.lower().endswith(".json")
     names = PICK_A_PIC_JSON_FIELDS if is_json else PICK_A_PIC_COLUMNS
     needed = [*names, "id"] if is_json else names
-    sheet = read_sheet(file, [*needed, *OPTIONAL_COLUMNS]).require(needed, CHECK_PICK_A_PIC)
+    sheet = read_sheet(file, [*needed, *OPTIONAL_COLUMNS]).require(needed, CHECK_PICK_A_PIC_REMEDY)
     for row, number in enumerate(sheet.texts("id") if is_json else ()):
         if number != str(row):
             raise SourceError(f"{sheet.where(row)}: expected the id {row}, found {number!r}; use the complete file")

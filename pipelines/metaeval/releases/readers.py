@@ -46,7 +46,7 @@ class RatingColumns:
     -1 the second.
     """
 
-    def table_columns(self) -> dict[str, str]:
+    def map_table_columns(self) -> dict[str, str]:
         """Map our column names to the column names of a table with a row per rating."""
         names = ("image_id", "prompt_id", "generator", "rater", "template", "rating", "skills")
         return {name: getattr(self, name) for name in names}
@@ -63,7 +63,7 @@ def read_long(place: Place, columns: RatingColumns = DEFAULT_COLUMNS) -> Release
     names. An empty rating means that the rater was unsure. If optional columns are missing, an image has the id
     `<prompt_id>/<generator>`, prompt and generator are null, the rater is `0`, and the template is `likert`.
     """
-    names, usual = columns.table_columns(), DEFAULT_COLUMNS.table_columns()
+    names, usual = columns.map_table_columns(), DEFAULT_COLUMNS.map_table_columns()
     sheet = read_sheet(place, names.values())
     remedy = f"name the image by {columns.image_id}, or by {columns.prompt_id} and {columns.generator}"
     sheet.require([columns.rating], "set protocol.columns.rating to the column with the ratings")

@@ -1,4 +1,4 @@
-"""Tables of a benchmark's released judgements, and functions that build these tables from a reader's rows."""
+"""Tables of a benchmark's released judgements, and functions with which readers build these tables."""
 
 import math
 import re
@@ -13,7 +13,7 @@ import pyarrow as pa
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.base.tables import as_object
+from plumbline.pipelines.base.tables import require_object
 from plumbline.pipelines.metaeval.releases.sheets import (
     CORRECT_NUMBER_REMEDY,
     Sheet,
@@ -58,7 +58,7 @@ class Rating(NamedTuple):
     where: str
 
     @property
-    def duplicate(self) -> str:
+    def duplicate_message(self) -> str:
         """Error message for a rating that occurs twice."""
         return f"rater {self.rater!r} rates image {self.image_id!r} twice as {self.template!r}"
 
@@ -76,8 +76,8 @@ class Part(NamedTuple):
     where: str
 
     @property
-    def duplicate(self) -> str:
-        """Error message for an answer that occurs twice."""
+    def duplicate_message(self) -> str:
+        """Error message if this rating occurs twice."""
         about = f" about {self.part!r}" if self.part else ""
         return f"rater {self.rater!r} answers {self.template!r}{about} of image {self.image_id!r} twice"
 
@@ -96,7 +96,7 @@ class Word(NamedTuple):
     where: str
 
     @property
-    def duplicate(self) -> str:
+    def duplicate_message(self) -> str:
         """Error message for a rating that occurs twice."""
         return f"rater {self.rater!r} rates the word {self.word!r} of image {self.image_id!r} twice"
 
@@ -149,12 +149,11 @@ def released(
 
 
 def _make_table(rated: Iterable[Rating | Part | Word], schema: pa.Schema) -> pa.Table:
-    """Return the ratings as a table; raise SourceError naming a row that occurs twice."""
     rows_by_key: dict[Any, str] = {}
     columns: list[list[Any]] = [[] for _ in schema]
     for rating in rated:
         *key, _, where = rating
-        remember(rows_by_key, tuple(key), where, rating.duplicate)
+        record_unique_key(rows_by_key, tuple(key), where, rating.duplicate_message)
         for column, value in zip(columns, rating, strict=False):
             column.append(value)
     return pa.table(
@@ -168,7 +167,7 @@ def split_words(text: str, separators: str = r"\s+") -> list[tuple[str, int, int
     return [(text[a:b], a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
 
 
-def remember(rows_by_key: dict[Any, str], key: object, where: str, message: str) -> None:
+def record_unique_key(rows_by_key: dict[Any, str], key: object, where: str, message: str) -> None:
     """Record the row of a key; raise SourceError with the message if the key already has a row."""
     if key in rows_by_key:
         raise SourceError(f"{where}: {message} (first in {rows_by_key[key]}); remove one")
@@ -184,7 +183,7 @@ def make_pairing_release(samples: Iterable[PairingSample]) -> Release:
     pairings: list[dict[str, Any]] = []
     skills: dict[str, Sequence[str]] = {}
     for sample_id, names, where in samples:
-        remember(rows_by_sample, sample_id, where, f"sample {sample_id!r} occurs twice")
+        record_unique_key(rows_by_sample, sample_id, where, f"sample {sample_id!r} occurs twice")
         for caption, image in product((0, 1), (0, 1)):
             ids = {"prompt_id": f"{sample_id}_c{caption}", "image_id": f"{sample_id}_i{image}"}
             pairings.append({"sample_id": sample_id, "tags": names, "caption": caption, "image": image, **ids})
@@ -232,8 +231,8 @@ def read_ratings_by_generator(place: Place) -> list[Rating]:
         where = name_row(place.url, row, prompt_id)
         if "models" not in record:
             fields = ", ".join(record) or "nothing"
-            raise SourceError(f"{where}: expected models, found {fields}; is this the rated file?")
-        for name, values in as_object(record["models"], where).items():
+            raise SourceError(f"{where}: expected models, found {fields}; check that this is the file with the ratings")
+        for name, values in require_object(record["models"], where).items():
             ratings += parse_ratings(values, f"{prompt_id}/{name}", prompt_id, name, f"{where}, {name}")
     return ratings
 

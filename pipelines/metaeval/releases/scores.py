@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import ConfigError, SourceError
-from plumbline.operators.metaeval.matching import IDS
+from plumbline.operators.metaeval.matching import ID_COLUMNS
 from plumbline.operators.metrics.table import read_lower_is_better
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.metaeval.releases.sheets import (
@@ -27,8 +27,8 @@ from plumbline.pipelines.metaeval.releases.sheets import (
 from plumbline.pipelines.store.runs import list_scores_cells, parse_manifest
 from plumbline.pipelines.store.store import Store
 
-NOT_SCORED = ("not_scored", "the table has no score here; score the image, or leave it out")
-NOT_FINITE = ("not_finite", "the table's score is NaN or infinite; score the image again")
+NOT_SCORED_ERROR = ("not_scored", "the table has no score here; score the image, or leave it out")
+NOT_FINITE_ERROR = ("not_finite", "the table's score is NaN or infinite; score the image again")
 SCORES_FILE = "scores.parquet"
 MANIFEST_FILE = "manifest.json"
 NON_METRIC_COLUMNS = ("text", "prompt", "caption", "skills", "suite", "image", "", "Unnamed: 0", "__index_level_0__")
@@ -41,7 +41,7 @@ GIVE_SCORES_REMEDY = (
 
 
 def read_scores(place: Place, metrics: Collection[str] = ()) -> pa.Table:
-    """Read the scores of the given metrics (all if empty) in the table's order; wide tables metric by metric.
+    """Read the scores of the given metrics (all if empty) row by row, or metric by metric from a wide table.
 
     A NaN or infinite score becomes null with the error `not_finite`, and an empty cell null with `not_scored`. Raises
     SourceError if the columns are not those of a score table, a score is not a number, or a metric scores an image
@@ -52,7 +52,7 @@ def read_scores(place: Place, metrics: Collection[str] = ()) -> pa.Table:
             f"scores {place.url}: not found; check the path, or select a run in a store with run=latest store=STORE"
         )
     sheet = _read_parts(place) if is_folder(place) else read_sheet(place)
-    columns = [name for name in sheet.names if name not in (*IDS, *NON_METRIC_COLUMNS)]
+    columns = [name for name in sheet.names if name not in (*ID_COLUMNS, *NON_METRIC_COLUMNS)]
     if set(schemas.SCORES.names) <= set(sheet.names):
         scores = _read_run(sheet)
     elif {"metric", "score"} <= set(sheet.names):
@@ -72,10 +72,10 @@ def read_scores(place: Place, metrics: Collection[str] = ()) -> pa.Table:
         raise SourceError(
             f"{sheet.url}: expected scores, found the columns {', '.join(sheet.names)}; {GIVE_SCORES_REMEDY}"
         )
-    return select_metrics(check_unique(scores, sheet.url, len(sheet)), metrics)
+    return select_metrics(require_unique_scores(scores, sheet.url, len(sheet)), metrics)
 
 
-def read_falling(place: Place) -> frozenset[str]:
+def read_falling_metrics(place: Place) -> frozenset[str]:
     """Read, from a run's manifest, the metrics for which lower scores are better; empty for other tables.
 
     Raises ConfigError if the manifest is damaged.
@@ -116,8 +116,7 @@ def _read_run(sheet: Sheet) -> pa.Table:
 
 
 def _read_ids(sheet: Sheet) -> Mapping[str, Sequence[str | None]]:
-    """Return columns with the ids of each row, by name; raise SourceError if a row does not identify its image."""
-    ids = {name: sheet.texts(name) for name in IDS}
+    ids = {name: sheet.texts(name) for name in ID_COLUMNS}
     if "image_id" not in sheet.names and not {"prompt_id", "generator"} <= set(sheet.names):
         raise SourceError(
             f"{sheet.url}: expected image_id, or prompt_id and generator, found {', '.join(sheet.names)}; "
@@ -152,7 +151,7 @@ class Score(NamedTuple):
 def make_scores(scores: Iterable[Score]) -> pa.Table:
     """Return the scores as a table in schema SCORES."""
     listed = list(scores)
-    ids = {name: [getattr(score, name) for score in listed] for name in IDS}
+    ids = {name: [getattr(score, name) for score in listed] for name in ID_COLUMNS}
     metric = pa.array([score.metric for score in listed], pa.string())
     return _make_long_scores(ids, metric, pa.array([score.score for score in listed], pa.float64()))
 
@@ -167,8 +166,10 @@ def _make_long_scores(ids: Mapping[str, Sequence[str | None]], metric: pa.Array,
 def _check_finite(score: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Replace scores that are not finite by null; return the scores, and an error for each score that is null."""
     finite, missing = pc.fill_null(pc.is_finite(score), False), pc.is_null(score)
-    kind, message = (pc.if_else(missing, absent, wrong) for absent, wrong in zip(NOT_SCORED, NOT_FINITE, strict=True))
-    retryable = pa.array([False] * len(score))
+    kind, message = (
+        pc.if_else(missing, absent, wrong) for absent, wrong in zip(NOT_SCORED_ERROR, NOT_FINITE_ERROR, strict=True)
+    )
+    retryable = pa.array([False] * len(score), pa.bool_())
     error = pa.StructArray.from_arrays([kind, message, retryable], fields=list(schemas.ERROR), mask=finite)
     return pc.if_else(finite, score, pa.scalar(None, pa.float64())), error
 
@@ -185,13 +186,13 @@ def _require_metrics(metrics: Collection[str], known: Sequence[str]) -> None:
             raise ConfigError(f"metrics: no scores of {metric!r}; there are scores of {', '.join(known)}")
 
 
-def check_unique(scores: pa.Table, url: str, n_rows: int) -> pa.Table:
+def require_unique_scores(scores: pa.Table, url: str, n_rows: int) -> pa.Table:
     """Return the scores; raise SourceError if two rows have the same image and metric, naming the second row.
 
     `n_rows` is the number of rows in the file; a wide table has as many scores for each metric. Rows without a score
     are ignored, because a run has a row for every failure, and the ids of this row may be unknown.
     """
-    frame = scores.select([*IDS, "metric"]).to_pandas()[scores.column("score").is_valid().to_numpy()]
+    frame = scores.select([*ID_COLUMNS, "metric"]).to_pandas()[scores.column("score").is_valid().to_numpy()]
     again = frame[frame.duplicated()]
     if len(again):
         named = ", ".join(f"{name} {value!r}" for name, value in again.iloc[0].items() if isinstance(value, str))
@@ -215,7 +216,7 @@ def read_elements(run: Place, metrics: Collection[str] = ()) -> Iterator[pa.Tabl
         )
     store = Store(runs.parent)
     for cell in list_scores_cells(store, folder.name):
-        table = store.read_cell(cell.stored, (*IDS, "metric", "elements")).table
+        table = store.read_cell(cell.stored, (*ID_COLUMNS, "metric", "elements")).table
         metric = table.column("metric")[0].as_py() if len(table) else ""
         if table.column("elements").null_count < len(table) and (not metrics or metric in metrics):
             yield table

@@ -1,4 +1,4 @@
-"""Reads tables and JSON files; errors name the file, the row and what to do."""
+"""Reads tables and JSON files; errors name the file, the row and the remedy."""
 
 import io
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -11,18 +11,18 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from plumbline.operators.base.errors import SourceError
-from plumbline.operators.base.rows import require_once
+from plumbline.operators.base.rows import require_unique_columns
 from plumbline.pipelines.base import tables
 from plumbline.pipelines.base.arrow_views import remove_views
-from plumbline.pipelines.base.storage import Place, first_line, readable_errors
+from plumbline.pipelines.base.storage import Place, convert_read_errors, get_first_line
 from plumbline.pipelines.base.tables import (
     DOWNLOAD_AGAIN_REMEDY,
     JSON_LINES_SUFFIXES,
     SEPARATORS_BY_SUFFIX,
     WORKBOOK_SUFFIXES,
-    as_object,
+    require_object,
 )
-from plumbline.pipelines.sources.input_columns import DEFAULT_NAMES, InputColumnsConfig, find_names
+from plumbline.pipelines.sources.input_columns import DEFAULT_COLUMN_NAMES, InputColumnsConfig, find_names
 from plumbline.pipelines.store.checksums import DamagedError, check_table
 
 MAX_EXACT_INTEGER = 2.0**53  # integers below this are exact as floats
@@ -97,9 +97,7 @@ class Sheet:
         column = self.table.column(name).combine_chunks()
         if pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_boolean(column.type):
             return column.cast(pa.float64(), safe=False)
-        texts = pc.utf8_trim_whitespace(
-            _convert_to_text(column, f"{self.url}: column {name!r}, which should contain numbers,")
-        )
+        texts = pc.utf8_trim_whitespace(_convert_to_text(column, f"{self.url}: column {name!r}"))
         filled = pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
         try:
             return filled.cast(pa.float64())
@@ -109,18 +107,18 @@ class Sheet:
                     cell.cast(pa.float64())
                 except pa.ArrowInvalid:
                     raise SourceError(
-                        f"{self.where(row)}: expected a number as {name}, found {cell.as_py()!r}; {remedy}"
+                        f"{self.where(row)}: expected a number for {name}, found {cell.as_py()!r}; {remedy}"
                     ) from error
             raise
 
 
 def exists(place: Place) -> bool:
-    with readable_errors(place, "file"):
+    with convert_read_errors(place, "file"):
         return place.exists()
 
 
 def is_folder(place: Place) -> bool:
-    with readable_errors(place, "file"):
+    with convert_read_errors(place, "file"):
         return place.is_folder()
 
 
@@ -133,13 +131,13 @@ def list_files(folder: Place, suffix: str) -> list[Place]:
     """Return a folder's files with the given suffix, sorted by name; empty if the folder does not exist."""
     if not is_folder(folder):
         return []
-    with readable_errors(folder, "release"):
+    with convert_read_errors(folder, "release"):
         names = sorted(folder.list())
     return [folder / name for name in names if name.endswith(suffix) and not name.startswith(".")]
 
 
 def find_required(folder: Place, names: Sequence[str]) -> Place:
-    """Return the first of the given files that exists in a folder; raise SourceError if none does."""
+    """Return the first of the given files that exists in a folder; raise SourceError if none exists."""
     file = find_first(folder, names)
     if file is None:
         raise SourceError(f"{folder.url}: expected a folder with {' or '.join(names)}, found none; check the path")
@@ -148,8 +146,7 @@ def find_required(folder: Place, names: Sequence[str]) -> Place:
 
 @contextmanager
 def _explain_file_errors(place: Place) -> Iterator[None]:
-    """Convert storage errors within the context to ConfigErrors that name the file; raise SourceError for a folder."""
-    with readable_errors(place, "file"):
+    with convert_read_errors(place, "file"):
         try:
             yield
         except IsADirectoryError as error:
@@ -172,18 +169,18 @@ def read_json(place: Place) -> Any:
 
 
 def read_list(place: Place, what: str) -> list[tuple[str, Mapping[str, Any]]]:
-    """Read a JSON list of objects; return each object after a text that names its file and row for messages.
+    """Read a JSON list of objects; return each object preceded by its file and row, for messages.
 
     Raise SourceError naming an element that is not an object. `what` describes the list in messages.
     """
     listed = enumerate(require_list(read_json(place), what, place.url))
-    return [(where, as_object(value, where)) for row, value in listed for where in [f"{place.url}, row {row}"]]
+    return [(where, require_object(value, where)) for row, value in listed for where in [f"{place.url}, row {row}"]]
 
 
 def read_objects(place: Place) -> dict[str, Mapping[str, Any]]:
     """Read a JSON object whose values are objects, keyed by id.
 
-    Raises SourceError if it is empty, or has a value of another type (which is named).
+    Raises SourceError if the object is empty, or naming the first value that is not an object.
     """
     records = read_json(place)
     if not isinstance(records, dict):
@@ -191,15 +188,17 @@ def read_objects(place: Place) -> dict[str, Mapping[str, Any]]:
             f"{place.url}: expected an object of records by id, found {type(records).__name__}; {DOWNLOAD_AGAIN_REMEDY}"
         )
     if not records:
-        raise SourceError(f"{place.url}: contains no rows; {DOWNLOAD_AGAIN_REMEDY}")
-    return {key: as_object(value, name_row(place.url, row, key)) for row, (key, value) in enumerate(records.items())}
+        raise SourceError(f"{place.url}: expected rows, found none; {DOWNLOAD_AGAIN_REMEDY}")
+    return {
+        key: require_object(value, name_row(place.url, row, key)) for row, (key, value) in enumerate(records.items())
+    }
 
 
 def require_list(value: Any, what: str, where: str) -> list[Any]:
     """Return the value if it is a non-empty list; raise SourceError otherwise."""
     if not isinstance(value, list) or not value:
         found = "an empty list" if value == [] else type(value).__name__
-        raise SourceError(f"{where}: expected a list of {what}, found {found}; is this the file that was released?")
+        raise SourceError(f"{where}: expected a list of {what}, found {found}; check that this is the released file")
     return value
 
 
@@ -209,7 +208,7 @@ def require_text(record: Mapping[str, Any], name: str, where: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
         keys = ", ".join(record)
         found = f"{value!r} (among the fields {keys})"
-        raise SourceError(f"{where}: expected text in {name}, found {found}; is this the released file?")
+        raise SourceError(f"{where}: expected text in {name}, found {found}; check that this is the released file")
     return str(value)
 
 
@@ -229,7 +228,7 @@ def read_sheet(place: Place, only: Collection[str] | None = None) -> Sheet:
         if place.path.lower().endswith(suffix):
             sheet = reader(place, only)
             if len(sheet) == 0:
-                raise SourceError(f"{place.url}: contains no rows; {DOWNLOAD_AGAIN_REMEDY}")
+                raise SourceError(f"{place.url}: expected rows, found none; {DOWNLOAD_AGAIN_REMEDY}")
             return sheet
     if is_folder(place):
         raise SourceError(f"{place.url}: expected a file, found a folder; give the file's own path")
@@ -244,7 +243,7 @@ def read_image_rows(place: Place, columns: Sequence[str]) -> tuple[Sheet, InputC
         The table with the given columns, the names of the columns that plumbline score recognises, and the column with
         the images' ids or paths.
     """
-    sheet = read_sheet(place, (*columns, *DEFAULT_NAMES["image_id"]))
+    sheet = read_sheet(place, (*columns, *DEFAULT_COLUMN_NAMES["image_id"]))
     names = find_names(sheet.names, InputColumnsConfig())
     if names.image_id is None and names.image is not None:
         sheet = read_sheet(place, (*columns, names.image))
@@ -252,23 +251,23 @@ def read_image_rows(place: Place, columns: Sequence[str]) -> tuple[Sheet, InputC
 
 
 def _read_parquet(place: Place, only: Collection[str] | None) -> Sheet:
-    with _explain_file_errors(place), _open(place, only) as stream:
+    with _explain_file_errors(place), _open_for_columns(place, only) as stream:
         try:
             file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
             names = file.schema_arrow.names
-            require_once(names, names, place.url)
+            require_unique_columns(names, names, place.url)
             columns = _select_columns(file.schema_arrow, only) if only is not None else None
             table = file.read(columns=columns, use_threads=False)
             table.validate(full=True)
             table = remove_views(table)
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise SourceError(
-                f"{place.url}: not readable as Parquet ({first_line(error)}); {DOWNLOAD_AGAIN_REMEDY}"
+                f"{place.url}: not readable as Parquet ({get_first_line(error)}); {DOWNLOAD_AGAIN_REMEDY}"
             ) from error
     return Sheet(url=place.url, names=names, table=table)
 
 
-def _open(place: Place, only: Collection[str] | None) -> IO[bytes]:
+def _open_for_columns(place: Place, only: Collection[str] | None) -> IO[bytes]:
     """Open a file to read columns; if all columns are read, first verify the file's checksum, if it has one."""
     if only is not None:
         return place.open()
@@ -281,7 +280,7 @@ def _open(place: Place, only: Collection[str] | None) -> IO[bytes]:
 
 
 def _select_columns(schema: pa.Schema, names: Collection[str]) -> list[str]:
-    """Return the columns that exist, or the first column of the schema if none does.
+    """Return the columns that exist, or the first column of the schema if none exists.
 
     `name.field` selects the whole column `name` if the column lacks this field.
     """
@@ -305,8 +304,8 @@ def _read_records(place: Place, only: Collection[str] | None) -> Sheet:
 def _read_json_list(place: Place, only: Collection[str] | None) -> Sheet:
     values = read_json(place)
     if not isinstance(values, list):
-        raise SourceError(f"{place.url}: expected a list of objects, found {type(values).__name__}")
-    records = [as_object(value, f"{place.url}, row {row}") for row, value in enumerate(values)]
+        raise SourceError(f"{place.url}: expected a list of objects, found {type(values).__name__}; correct the file")
+    records = [require_object(value, f"{place.url}, row {row}") for row, value in enumerate(values)]
     names = list(dict.fromkeys(name for record in records for name in record))
     return make_sheet(place.url, names, records, only)
 
@@ -334,7 +333,9 @@ def _convert_to_text(column: pa.Array, what: str) -> pa.Array:
             column = whole if pc.all(pc.equal(whole, column)).as_py() else column
         return column.cast(pa.string())
     except pa.ArrowException as error:
-        raise SourceError(f"{what} contains {column.type}; leave it out or convert it to a string") from error
+        raise SourceError(
+            f"{what}: expected text or numbers, found {column.type}; leave it out, or convert it to text"
+        ) from error
 
 
 _READERS_BY_SUFFIX: Mapping[str, Callable[[Place, Collection[str] | None], Sheet]] = {

@@ -12,22 +12,22 @@ from plumbline.pipelines.metaeval.releases.release import (
     Release,
     Word,
     parse_rating,
+    record_unique_key,
     released,
-    remember,
     split_words,
 )
 from plumbline.pipelines.metaeval.releases.sheets import Sheet, find_first, read_content, read_sheet
 from plumbline.pipelines.sources.prompt_files import read_prompt_file
 
-GECKO_UNSURE = ("unsure", "i do not know the answer", "subjective")
-GECKO_INVALID = "invalid"
-GECKO_SHARES = {"wl": ("word", "aligned", "not aligned"), "dsg_h": ("question_id", "yes", "no")}
+GECKO_UNSURE_ANSWERS = ("unsure", "i do not know the answer", "subjective")
+GECKO_INVALID_ANSWER = "invalid"
+GECKO_PART_ANSWERS = {"wl": ("word", "aligned", "not aligned"), "dsg_h": ("question_id", "yes", "no")}
 """For each template: the column of the word or question, and the answers that count as 1 and as 0."""
-SIDE_BY_SIDE = "sxs"
-GECKO_SIDES = ("a", "b", "unsure")
+SIDE_BY_SIDE_TEMPLATE = "sxs"
+GECKO_CHOICE_ANSWERS = ("a", "b", "unsure")
 GECKO_PROMPTS_FILES = ("prompts.csv", "gecko_prompts.csv")
 RELIABLE_COLUMNS = ("reliable", "max_disagreement_less_0.5")
-GECKO_LAYOUT = "see the layout in the documentation of pipelines/metaeval/releases/word_ratings.py (read_gecko)"
+GECKO_LAYOUT_REMEDY = "see the layout in the documentation of pipelines/metaeval/releases/word_ratings.py (read_gecko)"
 
 
 def read_gecko(place: Place) -> Release:
@@ -55,14 +55,14 @@ def read_gecko(place: Place) -> Release:
     of wl also become ratings of words.
     """
     sheets: dict[str, Sheet | None] = {}
-    for name in (LIKERT, *GECKO_SHARES, SIDE_BY_SIDE):
+    for name in (LIKERT, *GECKO_PART_ANSWERS, SIDE_BY_SIDE_TEMPLATE):
         file = find_first(place, [f"{name}.csv", f"{name}.parquet"])
         sheets[name] = read_sheet(file) if file else None
     if not any(sheets.values()):
         raise SourceError(
-            f"{place.url}: expected likert, wl, dsg_h or sxs as .csv or .parquet, found none; {GECKO_LAYOUT}"
+            f"{place.url}: expected likert, wl, dsg_h or sxs as .csv or .parquet, found none; {GECKO_LAYOUT_REMEDY}"
         )
-    likert, words, choices = sheets[LIKERT], sheets["wl"], sheets[SIDE_BY_SIDE]
+    likert, words, choices = sheets[LIKERT], sheets["wl"], sheets[SIDE_BY_SIDE_TEMPLATE]
     notes = [f"no table of {name}" for name, sheet in sheets.items() if sheet is None]
     texts: dict[str, str] = {}
     skills: dict[str, list[str]] = {}
@@ -73,10 +73,10 @@ def read_gecko(place: Place) -> Release:
             texts[str(prompt["prompt_id"])] = str(prompt["prompt"])
             skills[str(prompt["prompt_id"])] = [*prompt["skills"], *(["reliable"] if reliable else [])]
     if not texts:
-        notes.append("no prompts.csv: no skills and no words")
+        notes.append("prompts.csv is missing, so there are no skills and no ratings of words")
     return released(
         ratings=_read_likert(likert) if likert else (),
-        parts=[part for name in GECKO_SHARES if (sheet := sheets[name]) for part in _read_parts(name, sheet)],
+        parts=[part for name in GECKO_PART_ANSWERS if (sheet := sheets[name]) for part in _read_parts(name, sheet)],
         preferences=_read_choices(choices) if choices else (),
         words=_read_words(words, texts) if words and texts else (),
         skills=skills,
@@ -86,20 +86,20 @@ def read_gecko(place: Place) -> Release:
 
 def _read_answers(sheet: Sheet, *names: str) -> Iterator[tuple[str, ...]]:
     """Yield, for each row, its name for messages, the values of the given columns, and the answer in lower case."""
-    sheet.require([*names, "answer"], GECKO_LAYOUT)
+    sheet.require([*names, "answer"], GECKO_LAYOUT_REMEDY)
     answers = [answer.strip().lower() for answer in sheet.ids("answer")]
     rows = map(sheet.where, range(len(sheet)))
     return zip(rows, *(sheet.ids(name) for name in names), answers, strict=True)
 
 
-def _require_known(answer: str, known: Sequence[str], expected: str, where: str) -> None:
+def _require_known_answer(answer: str, known: Sequence[str], expected: str, where: str) -> None:
     if answer not in known:
         raise SourceError(f"{where}: expected {expected}, found {answer!r}; correct it")
 
 
 def _read_likert(sheet: Sheet) -> Iterator[Rating]:
     for where, prompt_id, generator, rater, answer in _read_answers(sheet, "prompt_id", "generator", "rater"):
-        value = None if answer in GECKO_UNSURE else parse_rating(answer, where)
+        value = None if answer in GECKO_UNSURE_ANSWERS else parse_rating(answer, where)
         if value is not None and not 1 <= value <= 5:
             raise SourceError(f"{where}: expected 1 to 5 or Unsure, found {answer!r}; correct it")
         yield Rating(f"{prompt_id}/{generator}", prompt_id, generator, rater, LIKERT, value, where)
@@ -107,13 +107,13 @@ def _read_likert(sheet: Sheet) -> Iterator[Rating]:
 
 def _read_parts(template: str, sheet: Sheet) -> Iterator[Part]:
     """Yield each answer about a word or a valid question: 1 for Aligned or Yes, 0 for the opposite, None for Unsure."""
-    about, yes, no = GECKO_SHARES[template]
+    about, yes, no = GECKO_PART_ANSWERS[template]
     for where, *key, subject, answer in _read_answers(sheet, "prompt_id", "generator", "rater", about):
         prompt_id, generator, rater = key
-        if template == "dsg_h" and answer == GECKO_INVALID:
+        if template == "dsg_h" and answer == GECKO_INVALID_ANSWER:
             continue
-        _require_known(answer, (yes, no, *GECKO_UNSURE), f"{yes}, {no} or Unsure", where)
-        value = None if answer in GECKO_UNSURE else float(answer == yes)
+        _require_known_answer(answer, (yes, no, *GECKO_UNSURE_ANSWERS), f"{yes}, {no} or Unsure", where)
+        value = None if answer in GECKO_UNSURE_ANSWERS else float(answer == yes)
         yield Part(f"{prompt_id}/{generator}", prompt_id, generator, rater, template, subject, value, where)
 
 
@@ -122,8 +122,8 @@ def _read_choices(sheet: Sheet) -> Iterator[dict[str, Any]]:
     rows_by_choice: dict[tuple[str, ...], str] = {}
     for where, prompt_id, a, b, rater, answer in _read_answers(sheet, *columns):
         message = f"rater {rater!r} compares this pair for the second time"
-        remember(rows_by_choice, (prompt_id, *sorted((a, b)), rater), where, message)
-        _require_known(answer, GECKO_SIDES, "a, b or Unsure", where)
+        record_unique_key(rows_by_choice, (prompt_id, *sorted((a, b)), rater), where, message)
+        _require_known_answer(answer, GECKO_CHOICE_ANSWERS, "a, b or Unsure", where)
         images = {"image_a": f"{prompt_id}/{a}", "image_b": f"{prompt_id}/{b}"}
         ids = dict(zip(columns, (prompt_id, a, b, rater), strict=True))
         yield {**ids, **images, "preferred": answer}
@@ -140,7 +140,7 @@ def _read_words(sheet: Sheet, texts: Mapping[str, str]) -> Iterator[Word]:
         if word not in map(str, range(len(known))):
             raise SourceError(
                 f"{where}: expected a word from 0 to {len(known) - 1} of prompt {prompt_id!r}, found {word!r}; "
-                f"{GECKO_LAYOUT}"
+                f"{GECKO_LAYOUT_REMEDY}"
             )
-        aligned = None if answer in GECKO_UNSURE else float(answer == GECKO_SHARES["wl"][1])
+        aligned = None if answer in GECKO_UNSURE_ANSWERS else float(answer == GECKO_PART_ANSWERS["wl"][1])
         yield Word(f"{prompt_id}/{generator}", prompt_id, generator, rater, *known[int(word)], aligned, where)

@@ -8,7 +8,7 @@ from plumbline.operators.base.bounds import BoundsChecked
 from plumbline.operators.base.errors import ConfigError, SourceError, check_known
 from plumbline.operators.base.extensions import Extensions
 from plumbline.operators.metrics.metric import Metric, PackedMetric
-from plumbline.pipelines.base.storage import Place, StorageConfig, readable_errors
+from plumbline.pipelines.base.storage import Place, StorageConfig, convert_read_errors
 from plumbline.pipelines.sources.question_packs.pack import (
     Convention,
     PackReader,
@@ -58,7 +58,7 @@ class PackConfig(BoundsChecked):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackFile:
-    """The file or folder of a benchmark's own questions, and how to read it."""
+    """The file or folder of a benchmark's own questions, with the name of its format."""
 
     by_prompt: ClassVar[bool] = False
     """True if a changed question invalidates only the cells of shards with its prompt, and not all cells."""
@@ -81,7 +81,7 @@ def read_pack(file: PackFile, suite: str) -> QuestionPack:
     Raise ConfigError if the file cannot be read, and SourceError if the questions have changed since the run was
     planned.
     """
-    with readable_errors(file.place, file.key):
+    with convert_read_errors(file.place, file.key):
         pack = gather_questions(file.rows(), suite)
     if file.digest and digest_pack(pack) != file.digest:
         raise SourceError(

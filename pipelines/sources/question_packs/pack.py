@@ -53,7 +53,7 @@ class PackRow(NamedTuple):
 
 
 PackRows = Iterator[PackRow | str]
-"""Rows; an unreadable row is replaced by a line with its file, its number and the reason."""
+"""Rows of a release; an unreadable row is replaced by a text with the file, the row number and the reason."""
 PackReader = Callable[[Place, Convention], PackRows]
 """Function that reads a released file or folder."""
 
@@ -101,13 +101,13 @@ def gather_questions(found: Iterable[PackRow | str], suite: str) -> QuestionPack
         prompt.error = prompt.error or row.error
         if prompt.text != row.text:
             problems.append(
-                f"{row.where}: prompt_id {quote(row.prompt_id)} has a different text in {prompt.where}; the question "
-                "is left out; make ids unique"
+                f"{row.where}: prompt_id {abbreviate(row.prompt_id)} has a different text in {prompt.where}; the "
+                "question is left out; make ids unique"
             )
         elif row.question is not None:
             if row.question.question_id in prompt.questions:
                 problems.append(
-                    f"{row.where}: question {quote(row.question.question_id)} occurs twice; the last one counts"
+                    f"{row.where}: question {abbreviate(row.question.question_id)} occurs twice; the last one counts"
                 )
             prompt.questions[row.question.question_id] = row.question
     question_rows = [row for name, prompt in prompts.items() for row in _make_question_rows(name, prompt)]
@@ -146,12 +146,12 @@ class PackLine(NamedTuple):
     values: Values
 
 
-def yield_questions_or_error(where: str, prompt_id: str, text: str, questions: Iterable[PackRow]) -> PackRows:
-    """Yield a prompt's questions; if that raises Refused, yield a line with the reason and a row with the error."""
+def convert_refusal_to_error_row(where: str, prompt_id: str, text: str, questions: Iterable[PackRow]) -> PackRows:
+    """Yield a prompt's questions; if reading them raises Refused, yield a message and a row with the error instead."""
     try:
         yield from questions
     except Refused as refused:
-        yield f"{where}: {refused}; nothing is asked about prompt_id {quote(prompt_id)}"
+        yield f"{where}: {refused}; nothing is asked about prompt_id {abbreviate(prompt_id)}"
         yield PackRow(where, prompt_id, text, error=RowError("no_questions", f"{where}: {refused}"))
 
 
@@ -167,7 +167,7 @@ def read_rows(lines: Iterable[PackLine | str], read: Callable[[PackLine], Iterab
             yield f"{line.where}: {refused}; the row is left out"
 
 
-def read_whole(file: Place) -> bytes:
+def read_whole_file(file: Place) -> bytes:
     """Return the bytes of a released file; raise SourceError if it is too large."""
     content = file.read(MAX_PACK_BYTES + 1)
     if len(content) > MAX_PACK_BYTES:
@@ -180,14 +180,14 @@ def read_whole(file: Place) -> bytes:
 
 def read_lines(file: Place) -> Iterator[PackLine | str]:
     """Yield the rows of a CSV, TSV, JSON Lines or JSON file (a list), depending on its suffix."""
-    content = read_whole(file)
+    content = read_whole_file(file)
     suffix = PurePosixPath(file.path).suffix.lower()
     if suffix in SEPARATORS_BY_SUFFIX:
         found: Iterable[Row | Rejection] = read_csv(io.BytesIO(content), file.url).rows
     elif suffix in JSON_LINES_SUFFIXES:
         found = read_json_lines(io.BytesIO(content), file.url)
     else:
-        found = _read_list(content, file)
+        found = _read_json_list(content, file)
     for number, row in enumerate(found):
         where = f"{file.url}, row {number}"
         if isinstance(row, Rejection):
@@ -196,7 +196,7 @@ def read_lines(file: Place) -> Iterator[PackLine | str]:
             yield PackLine(where, row.values)
 
 
-def _read_list(content: bytes, file: Place) -> Iterator[Row | Rejection]:
+def _read_json_list(content: bytes, file: Place) -> Iterator[Row | Rejection]:
     listed = read_json(content, file.url)
     if not isinstance(listed, list):
         found = type(listed).__name__
@@ -210,7 +210,7 @@ def the_id(values: Values, name: str) -> str:
     """Return a row's id as text; raise Refused if it is missing."""
     found = get_label(values, name)
     if found is None:
-        raise Refused("no_id", f"expected {name!r} as text or a number, found {quote(values.get(name))}")
+        raise Refused("no_id", f"expected {name!r} as text or a number, found {abbreviate(values.get(name))}")
     return found
 
 
@@ -218,21 +218,21 @@ def the_text(values: Values, name: str) -> str:
     """Return a row's text unchanged; raise Refused if it is missing."""
     value = values.get(name)
     if not isinstance(value, str) or not value.strip():
-        raise Refused("no_text", f"expected {name!r} as text, found {quote(value)}")
+        raise Refused("no_text", f"expected {name!r} as text, found {abbreviate(value)}")
     return value
 
 
 def get_label(values: Values, name: str) -> str | None:
-    """Return text or a number from a row as text, None if it is missing; raise Refused for any other type."""
+    """Return text or a number from a row as text, None if it is missing or blank; raise Refused for other values."""
     value = values.get(name)
     text = "" if rows.is_missing(value) else str(value) if isinstance(value, str | int | float) else None
     if text is None or isinstance(value, bool) or len(text) > MAX_LABEL_CHARACTERS:
         expected = f"text of at most {MAX_LABEL_CHARACTERS} characters or a number"
-        raise Refused("no_text", f"expected {name!r} as {expected}, found {quote(value)}")
+        raise Refused("no_text", f"expected {name!r} as {expected}, found {abbreviate(value)}")
     return text if text.strip() else None
 
 
-def quote(value: Any) -> str:
+def abbreviate(value: Any) -> str:
     """Return a value as text for a message; deeply nested values are abbreviated."""
     return parsing.shorten(value if isinstance(value, str) else _SHORT_REPR.repr(value))
 
@@ -240,5 +240,5 @@ def quote(value: Any) -> str:
 def get_texts(value: Any, name: str) -> tuple[str, ...]:
     """Return a list of strings, which may be empty, as a tuple; raise Refused for anything else."""
     if not isinstance(value, Sequence) or isinstance(value, str) or not all(isinstance(text, str) for text in value):
-        raise Refused("no_list", f"expected {name!r} as a list of texts, found {quote(value)}")
+        raise Refused("no_list", f"expected {name!r} as a list of texts, found {abbreviate(value)}")
     return tuple(value)

@@ -12,17 +12,17 @@ from plumbline.pipelines.sources.question_packs.pack import (
     PackLine,
     PackRow,
     PackRows,
+    abbreviate,
     get_label,
     get_texts,
-    quote,
     read_lines,
     read_rows,
     the_id,
     the_text,
 )
 
-LONG_NUMBER_PATTERN = re.compile(r"\d{10}")
-NUMBERS_PATTERN = re.compile(r"\s*-?\d+\s*(,\s*-?\d+\s*)*")
+TOO_LONG_NUMBER_PATTERN = re.compile(r"\d{10}")
+DEPENDENCIES_PATTERN = re.compile(r"\s*-?\d+\s*(,\s*-?\d+\s*)*")
 """Pattern of the dependencies that the release's own code can read."""
 
 
@@ -42,8 +42,8 @@ def _read_multiple_choice(line: PackLine) -> Iterator[PackRow]:
     values = line.values
     choices, answer = get_texts(values.get("choices"), "choices"), the_text(values, "answer")
     if answer not in choices or len(set(choices)) < 2:
-        found = f"found {quote(list(choices))}"
-        raise Refused("no_choice", f"expected the answer {quote(answer)} among at least two choices, {found}")
+        found = f"found {abbreviate(list(choices))}"
+        raise Refused("no_choice", f"expected the answer {abbreviate(answer)} among at least two choices, {found}")
     asked = WrittenQuestion(
         question_id=line.where,
         text=the_text(values, "question"),
@@ -62,12 +62,12 @@ def read_proposition(line: PackLine) -> Iterator[PackRow]:
     """
     values = line.values
     number, dependency = the_id(values, "proposition_id"), get_label(values, "dependency") or "0"
-    if not number.isdecimal() or LONG_NUMBER_PATTERN.search(number):
-        raise Refused("no_id", f"expected 'proposition_id' as a number, found {quote(number)}")
+    if not number.isdecimal() or TOO_LONG_NUMBER_PATTERN.search(number):
+        raise Refused("no_id", f"expected 'proposition_id' as a number, found {abbreviate(number)}")
     text, category = the_text(values, "question_natural_language"), get_label(values, "tuple") or ""
     keywords = get_label(values, "keywords")
-    if LONG_NUMBER_PATTERN.search(dependency):
-        raise Refused("no_parents", f"expected question numbers in 'dependency', found {quote(dependency)}")
+    if TOO_LONG_NUMBER_PATTERN.search(dependency):
+        raise Refused("no_parents", f"expected question numbers in 'dependency', found {abbreviate(dependency)}")
     asked = WrittenQuestion(
         question_id=str(int(number)),
         text=text,
@@ -83,13 +83,13 @@ def read_proposition(line: PackLine) -> Iterator[PackRow]:
 def _find_lost_dependencies(lines: Iterable[PackLine | str]) -> list[PackLine]:
     """Return the rows whose dependencies are not all numbers; the release's own code cannot read them."""
     rows = (line for line in lines if isinstance(line, PackLine))
-    return [line for line in rows if not NUMBERS_PATTERN.fullmatch(str(line.values.get("dependency") or "0"))]
+    return [line for line in rows if not DEPENDENCIES_PATTERN.fullmatch(str(line.values.get("dependency") or "0"))]
 
 
 def describe_lost_dependencies(lines: Iterable[PackLine | str], effect: str) -> Iterator[str]:
     """Yield a line for each row whose dependencies are not all numbers; `effect` describes the consequence."""
     for line in _find_lost_dependencies(lines):
-        found = quote(line.values.get("dependency"))
+        found = abbreviate(line.values.get("dependency"))
         yield f"{line.where}: the dependency {found} is not all numbers; {effect}"
 
 

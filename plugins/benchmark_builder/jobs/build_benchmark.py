@@ -4,7 +4,7 @@ import sys
 
 from rich.console import Console
 
-from plumbline.jobs.command import STOPPED_LINE, Command, run_job
+from plumbline.jobs.command import STOPPED_MESSAGE, Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_table, warn
 from plumbline.jobs.display.leaderboards import show_usage
 from plumbline.jobs.display.plan_table import show_plan
@@ -21,19 +21,18 @@ COMMAND = Command(
     BuildConfig,
     {"per_sub_skill": "generation.per_sub_skill", "count": "drawing.count"},
     extra="benchmarks",
-    stopped=STOPPED_LINE,
+    stopped=STOPPED_MESSAGE,
 )
 MAX_SHOWN_FAILURES = 5
 
 
 def main(config: BuildConfig) -> int:
-    """Build the benchmark, writing a log; return the exit code."""
+    """Build the benchmark; write a log of the command, and return the exit code."""
     with write_log(config.log, [config.storage.key, config.storage.secret]):
-        return _run(make_console(), config)
+        return _plan_and_build(make_console(), config)
 
 
-def _run(console: Console, config: BuildConfig) -> int:
-    """Show the plan, run the models, and write the benchmark; return the exit code."""
+def _plan_and_build(console: Console, config: BuildConfig) -> int:
     planned = plan_build(config)
     repeated = len(planned.read.left_out)
     if config.prompts is not None:
@@ -52,7 +51,6 @@ def _run(console: Console, config: BuildConfig) -> int:
 
 
 def _show_benchmark(console: Console, built: BuiltBenchmark) -> None:
-    """Show the statistics, the usage of the models, failed prompts, the numbers of prompts, and the files."""
     show_table(console, built.table.title, built.table.names, built.table.rows, numbers=slice(1, None))
     say(console, built.table.caption)
     show_usage(console, built.usage, built.costs)

@@ -9,19 +9,19 @@ from rich.markup import escape
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_table, warn
-from plumbline.operators.base.sentences import number, plural, signed
+from plumbline.operators.base.sentences import format_number, format_quantity, format_signed
 from plumbline.operators.report.marked_words import shorten
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.store.store import open_store
-from plumbline.plugins.benchmark_builder.leaking import Board, FoundLeaks, LeaksConfig, find_leaks
+from plumbline.plugins.benchmark_builder.leaking import FoundLeaks, LeaderboardWithoutLeaks, LeaksConfig, find_leaks
 from plumbline.plugins.benchmark_builder.leaks import (
     IMAGE_MATCH_KINDS,
     MATCH_KINDS,
     TEXT_MATCH_KINDS,
-    Kind,
-    Match,
-    Share,
-    Target,
+    LeakCount,
+    LeakMatch,
+    LeakTarget,
+    MatchKind,
 )
 
 COMMAND = Command(
@@ -45,14 +45,14 @@ def main(config: LeaksConfig) -> int:
     for scan in found.scanned:
         _warn_about(console, scan.rejections, scan.n_rejected, "row", "of the training set could not be read")
     _warn_about(console, found.unread, len(found.unread), "image", "of the benchmark cannot be compared")
-    _show_shares(console, found, [*config.select_kinds(TEXT_MATCH_KINDS), *config.select_kinds(IMAGE_MATCH_KINDS)])
+    _show_leak_counts(console, found, [*config.select_kinds(TEXT_MATCH_KINDS), *config.select_kinds(IMAGE_MATCH_KINDS)])
     if found.image_shares:
         columns = ("generator", "images", "leaked", "share")
         cells = [_list_counts(share) for share in found.image_shares]
         show_table(console, "Images in the training set", columns, cells, numbers=slice(1, None))
     _show_examples(console, found)
     for board in found.boards:
-        _show_board(console, board)
+        _show_leaderboard(console, board)
     if found.no_boards:
         say(console, found.no_boards)
     say(console, f"written to {store.place / found.folder}/")
@@ -63,15 +63,16 @@ def _warn_about(console: Console, rejections: Sequence[Rejection], count: int, w
     for rejection in rejections[:MAX_SHOWN_EXAMPLES]:
         warn(console, f"{rejection.file}{f', line {rejection.line}' if rejection.line else ''}: {rejection.message}")
     if count:
-        warn(console, f"{plural(count, what)} {problem}")
+        warn(console, f"{format_quantity(count, what)} {problem}")
 
 
-def _show_shares(console: Console, found: FoundLeaks, kinds: Sequence[Kind]) -> None:
+def _show_leak_counts(console: Console, found: FoundLeaks, kinds: Sequence[MatchKind]) -> None:
     whole, *_ = found.shares
     sets = [
-        f"{plural(scan.result.matches.scanned, scan.what)} of {plural(scan.files, 'file')}" for scan in found.scanned
+        f"{format_quantity(scan.result.matches.scanned, scan.what)} of {format_quantity(scan.files, 'file')}"
+        for scan in found.scanned
     ]
-    prompts = plural(whole.total, "prompt")
+    prompts = format_quantity(whole.total, "prompt")
     say(console, f"{whole.leaked} of {prompts} ({whole.leaked / whole.total:.1%}) were found in {' and '.join(sets)}")
     cells = [
         [*_list_counts(share), *(str(share.by_kind.get(kind, 0)) for kind in kinds)]
@@ -81,12 +82,11 @@ def _show_shares(console: Console, found: FoundLeaks, kinds: Sequence[Kind]) -> 
     show_table(console, "Leaked prompts by skill", columns, cells, numbers=slice(1, None))
 
 
-def _list_counts(share: Share) -> list[str]:
+def _list_counts(share: LeakCount) -> list[str]:
     return [share.name, str(share.total), str(share.leaked), f"{share.leaked / share.total:.1%}"]
 
 
 def _show_examples(console: Console, found: FoundLeaks) -> None:
-    """Show the first leaks, each with the training row that matches it best."""
     for scan in found.scanned:
         columns, make_row = EXAMPLE_TABLES[scan.what]
         cells = [
@@ -96,32 +96,35 @@ def _show_examples(console: Console, found: FoundLeaks) -> None:
             show_table(console, f"First leaks found in {scan.what}s", columns, cells)
 
 
-def _make_caption_row(target: Target, match: Match) -> list[str]:
+def _make_caption_row(target: LeakTarget, match: LeakMatch) -> list[str]:
     texts = (shorten(text, MAX_SHOWN_CHARACTERS) for text in (target.prompt, match.text))
     return [
         target.prompt_id,
         MATCH_KINDS[match.kind],
-        number(1 - match.distance, 2),
+        format_number(1 - match.distance, 2),
         *texts,
         f"{match.file}, {match.row}",
     ]
 
 
-def _make_image_row(target: Target, match: Match) -> list[str]:
+def _make_image_row(target: LeakTarget, match: LeakMatch) -> list[str]:
     name = MATCH_KINDS[match.kind] if target.image_id is None else f"{target.image_id} of {target.generator}"
-    prompt, similarity = shorten(target.prompt, MAX_SHOWN_CHARACTERS), number(1 - match.distance, 2)
+    prompt, similarity = shorten(target.prompt, MAX_SHOWN_CHARACTERS), format_number(1 - match.distance, 2)
     return [target.prompt_id, prompt, name, similarity, match.text, f"{match.file}, {match.row}"]
 
 
-EXAMPLE_TABLES: Mapping[str, tuple[Sequence[str], Callable[[Target, Match], list[str]]]] = {
+EXAMPLE_TABLES: Mapping[str, tuple[Sequence[str], Callable[[LeakTarget, LeakMatch], list[str]]]] = {
     "caption": (("prompt_id", "kind", "similarity", "prompt", "caption", "where"), _make_caption_row),
     "image": (("prompt_id", "prompt", "image", "similarity", "training image", "where"), _make_image_row),
 }
 """Column names of the table of examples, and the function that makes one of its rows, by `caption` or `image`."""
 
 
-def _show_board(console: Console, board: Board) -> None:
-    cells = [[name, number(whole), number(rest), signed(rest - whole)] for name, whole, rest in board.means]
+def _show_leaderboard(console: Console, board: LeaderboardWithoutLeaks) -> None:
+    cells = [
+        [name, format_number(whole), format_number(rest), format_signed(rest - whole)]
+        for name, whole, rest in board.means
+    ]
     columns = ("generator", "all prompts", "without the leaked", "difference")
     show_table(console, f"Mean {board.metric}", columns, cells, numbers=slice(1, None))
     for sentence in board.sentences:

@@ -34,12 +34,12 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setenv(KEY_VARIABLE, KEY)
     monkeypatch.setenv("REFERENCE_DATA", "")
     started = Server()
-    started.script, started.trial = script_replies, make_completion("yes")
+    started.script, started.trial = reply_with_tags_or_caption, make_completion("yes")
     yield started
     started.close()
 
 
-def script_replies(number: int, body: dict[str, Any]) -> Answer:
+def reply_with_tags_or_caption(number: int, body: dict[str, Any]) -> Answer:
     """Reply with tags that fit the words of a prompt, or with a caption that fits the controls of a request.
 
     For one prompt and one value of a control, reply with something that cannot be parsed.
@@ -102,7 +102,7 @@ def test_prompts_are_tagged_and_an_untagged_prompt_keeps_its_error(server: Serve
     assert (tag["sub_skill"], tag["words"], tag["start"], tag["end"]) == ("simple_numeric", "3", 0, 1)
 
 
-def test_no_call_is_paid_for_twice(server: Server, tmp_path: Path) -> None:
+def test_finished_replies_are_not_requested_again(server: Server, tmp_path: Path) -> None:
     run_build(make_config(server, tmp_path, *TAGGING_OPTIONS, *GENERATION_OPTIONS))
     paid = len(server.bodies)
     assert paid == 4 + 1 + 10 + 1  # an unreadable reply is requested once more
@@ -143,7 +143,7 @@ def test_a_sweep_reads_the_built_benchmark(server: Server, tmp_path: Path) -> No
     assert sources.skills.find(ids["5 mice and 2 rats"]) == ("rel/spatial", "rel/spatial:spatial_basic")
 
 
-def test_undrawn_and_failed_prompts_are_left_out_with_different_reasons(server: Server, tmp_path: Path) -> None:
+def test_failed_prompts_and_those_not_drawn_are_left_out_with_different_reasons(server: Server, tmp_path: Path) -> None:
     built = run_build(make_config(server, tmp_path, *TAGGING_OPTIONS, "drawing=balanced", "drawing.count=2"))
     assert built.left_out == {"near_duplicate": 1, "not_drawn": 1, "failed": 1} and built.prompts == 2
     assert "3 cats above a dog" in {
@@ -164,7 +164,7 @@ def test_the_next_run_repeats_calls_to_a_busy_endpoint(server: Server, tmp_path:
     server.script = lambda number, body: Answer(503, {"error": {"message": "busy"}})
     assert run_build(config).exit_code == 1
     assert {row["error"]["retryable"] for row in read_rows(tmp_path, "tags")} == {True}
-    server.script = script_replies
+    server.script = reply_with_tags_or_caption
     run_build(config)
     assert sum(row["error"] is not None for row in read_rows(tmp_path, "tags")) == 1
 

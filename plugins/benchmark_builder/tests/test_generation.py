@@ -16,7 +16,7 @@ from plumbline.plugins.benchmark_builder.generation import (
     make_requests,
     read_prompt_request,
 )
-from plumbline.plugins.benchmark_builder.taxonomy import Check, Tag, Template
+from plumbline.plugins.benchmark_builder.taxonomy import FieldCheck, Tag, Template
 from plumbline.plugins.benchmark_builder.writer import WriterOptions
 
 TEMPLATE = Template(
@@ -25,9 +25,9 @@ TEMPLATE = Template(
     fields=("Text", "Caption"),
     examples=({"Length": "3-8", "Words": "4-9", "Text": '"hello"', "Caption": 'a sign that says "hello"'},),
     checks=(
-        Check(field="Text", characters="Length"),
-        Check(field="Caption", contains="Text"),
-        Check(field="Caption", words="Words"),
+        FieldCheck(field="Text", characters="Length"),
+        FieldCheck(field="Caption", contains="Text"),
+        FieldCheck(field="Caption", words="Words"),
     ),
 )
 PLAIN_TEXT_TAG = Tag("render/text", "plain")
@@ -35,7 +35,6 @@ PROMPT_REQUEST = PromptRequest("render/text:plain", 2, {"Length": "3-8", "Words"
 
 
 def request_prompt(*replies: str, form: Replies = "text") -> tuple[str | RowError, list[calls.Request]]:
-    """Return the result of a request for which the model gives these replies, and the requests it received."""
     said, asked = iter(replies), []
 
     def generate(requests: "list[programs.ProgramRequest]") -> list[calls.Generation]:
@@ -61,7 +60,7 @@ def test_configured_controls_replace_those_of_the_template() -> None:
         list(make_requests({PLAIN_TEXT_TAG: TEMPLATE}, 3, {"Wrods": (1,)}, seed=0))
 
 
-def test_a_request_has_the_papers_form_and_ends_with_the_first_field() -> None:
+def test_a_request_has_the_form_from_the_paper_and_ends_with_the_name_of_the_first_field() -> None:
     text, (request,) = request_prompt('"go home"\nCaption: a wall with "go home" on it')
     assert text == 'a wall with "go home" on it'
     assert request.messages[0].text == (
@@ -110,9 +109,9 @@ def test_the_json_schema_requires_all_fields() -> None:
     ("change", "problem"),
     [
         ({"examples": ({"Text": "a"},)}, "example 0 of a template: expected Length, Words, Text, Caption, got Text"),
-        ({"checks": (Check(field="Txt", words="Words"),)}, "'Txt' against 'Words': expected names of its fields"),
-        ({"checks": (Check(field="Text"),)}, "expected exactly one of words, characters and contains, got 0"),
-        ({"controls": {"Words": ()}}, "control 'Words': expected some values, got none"),
+        ({"checks": (FieldCheck(field="Txt", words="Words"),)}, "check: expected one of its fields (Text, Caption)"),
+        ({"checks": (FieldCheck(field="Text"),)}, "expected exactly one of words, characters and contains, got 0"),
+        ({"controls": {"Words": ()}}, "control 'Words': expected a list of values, got none"),
     ],
 )
 def test_an_inconsistent_template_is_refused(change: dict[str, object], problem: str) -> None:

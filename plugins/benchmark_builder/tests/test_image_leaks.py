@@ -16,14 +16,14 @@ from PIL import Image
 from tests.commands import run
 from tests.operators.report.made import make_run
 
-BROKEN_IMAGE, PLAIN_IMAGE = 106, 107
-"""Numbers of the last two images of borealis: the damaged image and the plain image."""
-SIZE_LIMIT = "limits.max_pixels=100000"
-"""Option that limits the size of training images."""
+BROKEN_IMAGE_NUMBER = 106
+"""Number of the damaged image by borealis."""
+PLAIN_IMAGE_NUMBER = 107
+"""Number of the plain image by borealis."""
+SIZE_LIMIT_OPTION = "limits.max_pixels=100000"
 
 
 def draw_scene(seed: int) -> Image.Image:
-    """Draw blurred blocks of random colours, different for each seed."""
     blocks = np.random.default_rng(seed).integers(0, 256, (5, 5, 3), dtype=np.uint8)
     return Image.fromarray(blocks).resize((96, 96), Image.Resampling.BICUBIC)
 
@@ -35,9 +35,9 @@ def encode_image(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes
 
 
 def encode_picture(number: int) -> bytes:
-    if number == BROKEN_IMAGE:
+    if number == BROKEN_IMAGE_NUMBER:
         return b"no picture"
-    return encode_image(draw_fine_pattern() if number == PLAIN_IMAGE else draw_scene(number))
+    return encode_image(draw_fine_pattern() if number == PLAIN_IMAGE_NUMBER else draw_scene(number))
 
 
 def draw_fine_pattern() -> Image.Image:
@@ -46,7 +46,6 @@ def draw_fine_pattern() -> Image.Image:
 
 
 def make_source(prompt: int) -> list[bytes]:
-    """Return the source image of a prompt's edits."""
     return [encode_image(draw_scene(200 + prompt))]
 
 
@@ -97,7 +96,7 @@ class Leaks(NamedTuple):
 
 
 def find_leaks(folder: Path, *more: str) -> Leaks:
-    ended = run("leaks", f"images={folder}/training", f"store={folder}/store", "cluster=here", SIZE_LIMIT, *more)
+    ended = run("leaks", f"images={folder}/training", f"store={folder}/store", "cluster=here", SIZE_LIMIT_OPTION, *more)
     assert ended.code == 0, ended
     newest = max((folder / "store/leaks").iterdir())
     leaks = pd.read_parquet(newest / "leaks.parquet")
@@ -174,7 +173,7 @@ def test_an_impossible_search_is_refused_in_one_line(folder: Path) -> None:
         ((), "captions, images: expected at least one of them"),
         (
             (f"images={folder}/training", "kinds=[near]"),
-            "kinds: expected some of source, image for images, got near",
+            "kinds: expected at least one of source, image for images, got near",
         ),
         ((f"images={folder}/captions.txt",), "expected files that end in .parquet, .tar"),
         (

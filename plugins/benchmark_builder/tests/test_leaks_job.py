@@ -12,8 +12,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from plumbline.plugins.benchmark_builder.leaks import Caption, LeakFinder, Target
-from tests.commands import printed, refusal
+from plumbline.plugins.benchmark_builder.leaks import Caption, LeakFinder, LeakTarget
+from tests.commands import run_for_output, run_refused
 from tests.operators.report.made import make_run
 
 LONG_PROMPT = "a tall red lighthouse on a grey cliff above the sea, with three white gulls and one boat"
@@ -37,7 +37,6 @@ PLANTED_LEAKS = {
 
 
 def make_score(generator: str, metric: str, prompt: int) -> float:
-    """Return 0.6 for atlas; for borealis, return 0.9 on the five leaked prompts and 0.5 on the three others."""
     return 0.6 if generator == "atlas" else 0.9 if prompt < len(PLANTED_LEAKS) else 0.5
 
 
@@ -90,7 +89,7 @@ def read_leaks(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
 
 def test_only_the_planted_prompts_are_found_with_their_rows(folder: Path) -> None:
     """Paraphrases, and prompts with a different number, are not found."""
-    said = " ".join(printed("leaks", *list_arguments(folder)).split())
+    said = " ".join(run_for_output("leaks", *list_arguments(folder)).split())
     content, leaks = read_leaks(folder)
     first = leaks.drop_duplicates("prompt_id")
     where = zip(first.kind, first.file.map(lambda file: Path(file).name), first.row, strict=True)
@@ -111,18 +110,18 @@ def test_the_leaderboards_with_and_without_leaked_prompts_are_compared(folder: P
 
     The mean of atlas is 0.6 in both cases.
     """
-    said = " ".join(printed("leaks", *list_arguments(folder)).split())
+    said = " ".join(run_for_output("leaks", *list_arguments(folder)).split())
     content, _ = read_leaks(folder)
     assert content["boards"]["gecko"] == [["borealis", 0.75, 0.5], ["atlas", pytest.approx(0.6), pytest.approx(0.6)]]
     assert "gecko: the order changes to atlas, borealis." in said
-    printed("leaks", *list_arguments(folder, "kinds=[exact]"))
+    run_for_output("leaks", *list_arguments(folder, "kinds=[exact]"))
     content, leaks = read_leaks(folder)
     assert content["leaked"] == 2 and set(leaks.kind) == {"exact"}
 
 
 def test_the_prompts_of_a_benchmark_are_found_without_a_run(folder: Path) -> None:
     named = (f"benchmark.prompts={folder}/bench/prompts.parquet", "benchmark=own", "benchmark.images=none")
-    said = printed("leaks", *list_arguments(folder, *named))
+    said = run_for_output("leaks", *list_arguments(folder, *named))
     assert "5 of 8 prompts" in said and "leave out the option benchmark to see a run's leaderboards" in said
 
 
@@ -132,15 +131,15 @@ def test_an_impossible_search_is_refused_in_one_line(folder: Path) -> None:
         (("column=alt",), "expected a column alt, found"),
         (("near=0",), "near: expected a fraction above 0 and at most 1"),
     ):
-        assert complaint in refusal("leaks", *list_arguments(folder), *more)
+        assert complaint in run_refused("leaks", *list_arguments(folder), *more)
 
 
 @pytest.mark.parametrize("count", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_memory_does_not_grow_with_the_number_of_captions(count: int) -> None:
-    finder = LeakFinder([Target(str(number), f"a red star beside {number} blue cups") for number in range(50)], 0.8)
+    finder = LeakFinder([LeakTarget(str(number), f"a red star beside {number} blue cups") for number in range(50)], 0.8)
 
-    def make_captions(last: int) -> Iterator[Caption]:
-        return (Caption("f", str(row), f"A red star beside {row % 90} blue cups!") for row in range(last))
+    def make_captions(count: int) -> Iterator[Caption]:
+        return (Caption("f", str(row), f"A red star beside {row % 90} blue cups!") for row in range(count))
 
     def measure_peak(last: int) -> int:
         tracemalloc.start()

@@ -75,7 +75,7 @@ def test_an_invalid_prompt_is_reported_with_its_file_and_row(
     assert problem in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_release_is_read_unchanged_and_only_line_feeds_and_carriage_returns_end_a_line(tmp_path: Path) -> None:
+def test_repeated_prompts_are_read_once_and_only_line_feeds_and_carriage_returns_end_a_line(tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text("item_id,caption\na,two cats\na,two cats\nb,a dog\n")
     assert [prompt[:2] for prompt in read_file(tmp_path / "p.csv")] == [("a", "two cats"), ("b", "a dog")]
     (tmp_path / "p.txt").write_text("two\u2028cats\x0c!\r\na dog\ra\x85bird\n", newline="")

@@ -37,7 +37,7 @@ def test_near_duplicates_may_differ_in_spelling_but_not_in_requirements(first: s
     assert find_near_duplicates([first, second], 0.8) == [None, 0 if repeats else None]
 
 
-def test_the_near_duplicates_are_those_of_an_exhaustive_comparison() -> None:
+def test_near_duplicates_are_the_same_as_in_an_exhaustive_comparison() -> None:
     rng = random.Random(0)
     words = [f"w{number}" for number in range(60)]
     texts = [" ".join(rng.choices(words, k=30)) for _ in range(40)]

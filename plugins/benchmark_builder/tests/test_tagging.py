@@ -29,7 +29,6 @@ PROMPT = "2 cats and 3 dogs are running"
 def request_tags(
     script: Callable[[Request], str], replies: Replies = "text"
 ) -> tuple[list[WrittenQuestion] | RowError, list[Request]]:
-    """Return the tags of one prompt, and the messages sent to the model."""
     asked: list[Request] = []
 
     def generate(requests: "list[ProgramRequest]") -> list[Generation]:
@@ -104,7 +103,7 @@ def test_an_example_with_an_unknown_tag_is_refused() -> None:
         )
 
 
-def test_a_sub_skill_has_its_name_from_gecko2k() -> None:
+def test_sub_skills_have_the_names_used_in_gecko2k() -> None:
     assert Tag("att/count", "additive").names == ("att/count", "att/count:additive")
     assert TAXONOMY.find("count:additive") == TAXONOMY.find("Count -  additive") == Tag("count", "additive")
 

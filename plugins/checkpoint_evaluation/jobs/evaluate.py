@@ -4,7 +4,7 @@ import sys
 
 from rich.console import Console
 
-from plumbline.jobs.command import STOPPED_LINE, Command, run_job
+from plumbline.jobs.command import STOPPED_MESSAGE, Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_sentence
 from plumbline.jobs.logs import write_log
 from plumbline.jobs.overrides import SWEEP_KEYS
@@ -25,14 +25,14 @@ COMMAND = Command(
     EvaluateConfig,
     {**SWEEP_KEYS, **{name: f"pictures.{name}" for name in PICTURE_OPTIONS}},
     first="image_model.checkpoint",
-    stopped=STOPPED_LINE,
+    stopped=STOPPED_MESSAGE,
 )
 
 
 def main(config: EvaluateConfig) -> int:
-    """Evaluate the checkpoint, writing a log; return the exit code.
+    """Evaluate the checkpoint; write a log of the command, and return the exit code.
 
-    Exit codes: 0, 1 or 2 as for a sweep; with a gate, 0 if the checkpoint passes and 7 if it does not.
+    Exit codes: 0, 1 or 2 as for a sweep. With a gate, 2 counts as 0, and 7 means that the checkpoint does not pass.
     """
     with write_log(config.log, [config.storage.key, config.storage.secret]):
         return _evaluate(make_console(), config)
@@ -47,7 +47,7 @@ def _evaluate(console: Console, config: EvaluateConfig) -> int:
     if config.gate is not None:
         find_job("gate")
         open_gate(config.storage.locate(config.gate)).check({config.benchmark.name: [*config.metrics]})
-    concluded = sweep_benchmark(console, config.sweep())
+    concluded = sweep_benchmark(console, config.make_sweep())
     if concluded is None:
         return COMPLETE
     store, run_id = open_store(config), concluded.run_id
@@ -63,10 +63,10 @@ def _evaluate(console: Console, config: EvaluateConfig) -> int:
 
 
 def _apply_gate(run_id: str, config: EvaluateConfig, code: int) -> int:
-    """Judge the checkpoint as `plumbline gate` does; return the worse exit code of the sweep and the gate.
+    """Judge the checkpoint as `plumbline gate` does; return the worse of the gate's exit code and `code`.
 
-    `code` is the sweep's exit code. Code 2 (failures within `max_failed`) counts as 0 here, because the gate's rules
-    can set a minimum coverage themselves.
+    `code` is the exit code for the checkpoint's own images. Code 2 (failures within `max_failed`) counts as 0 here,
+    because the gate's rules can set a minimum coverage themselves.
     """
     gate = find_job("gate")
     options = gate.COMMAND.schema(

@@ -1,4 +1,4 @@
-"""One command evaluates a checkpoint: it generates what is missing, compares with earlier checkpoints, and judges."""
+"""One command generates a checkpoint's images, compares it with an earlier checkpoint, and applies a gate."""
 
 import base64
 import os
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file, save_file
 
-from tests.commands import Ended, newest, refusal, run
+from tests.commands import Ended, find_newest_run_folder, run, run_refused
 from tests.environment import ROOT
 from tests.operators.models.endpoint import KEY, KEY_VARIABLE, Answer, Server
 
@@ -28,7 +28,6 @@ SMALL_OPTIONS = ("sweep=shapes", "limit=12", "metric=[clipscore]", "size=32x32",
 
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the checkpoints monday and tuesday, which have different weights."""
     folder = tmp_path_factory.mktemp("checkpoints")
     for seed, name in enumerate(("monday", "tuesday")):
         pipelines.save_pipeline(folder / name, seed=seed)
@@ -55,11 +54,10 @@ def write_gate(folder: Path, **rule: Any) -> str:
 
 
 def list_images(folder: Path, name: str) -> list[Path]:
-    """Return the files in the folder of a checkpoint's images."""
     return sorted((folder / "store-images/shapes" / name).glob("*"))
 
 
-def test_one_command_goes_from_a_checkpoint_to_a_verdict_and_repeated_computes_nothing(
+def test_evaluate_prints_a_verdict_on_the_checkpoint_and_computes_nothing_when_repeated(
     tmp_path: Path, checkpoints: Path
 ) -> None:
     first = evaluate(tmp_path, checkpoints / "monday")
@@ -70,7 +68,7 @@ def test_one_command_goes_from_a_checkpoint_to_a_verdict_and_repeated_computes_n
     assert "monday (12 images), tuesday (12 images)" in ended.words and "2 of 4 cells to compute" in ended.words
     assert "tuesday shows no clear difference from monday by clipscore: " in ended.words
     assert "the gate passed" in ended.words
-    report = newest(tmp_path / "store") / "report.html"
+    report = find_newest_run_folder(tmp_path / "store") / "report.html"
     assert ended.out.splitlines()[-1] == f"report: {report}" and "tuesday" in report.read_text()
     again = evaluate(tmp_path, checkpoints / "tuesday", "baseline=monday", gate)
     assert "12 images, 0 of them new" in again.words and "computed 0 cells" in again.words
@@ -81,7 +79,9 @@ def test_one_command_goes_from_a_checkpoint_to_a_verdict_and_repeated_computes_n
     assert failed.code == 7 and failed.out.splitlines()[-1] == f"report: {report}"
 
 
-def test_a_dry_run_prints_the_costs_of_images_and_metrics_and_makes_nothing(tmp_path: Path, checkpoints: Path) -> None:
+def test_a_dry_run_prints_the_costs_of_images_and_metrics_and_generates_nothing(
+    tmp_path: Path, checkpoints: Path
+) -> None:
     ended = evaluate(tmp_path, checkpoints / "monday", "dry_run=true")
     print(ended.out)
     assert ended.code == 0
@@ -91,14 +91,13 @@ def test_a_dry_run_prints_the_costs_of_images_and_metrics_and_makes_nothing(tmp_
         "weights in float32 (counted in the headers of the safetensors files)",
         "time: unknown until the first images",
         "then, to score these images:",
-        "similarities:clip 1 0 1 12 24",
+        "similarities:clip 1 0 1 12 12",
     ):
         assert line in ended.words, line
     assert not list_images(tmp_path, "monday") and not (tmp_path / "store").exists()
 
 
 def read_images(generator: str) -> Mapping[str, str]:
-    """Return a generator's images in the embedded benchmark, as base64 by prompt text."""
     texts = {row["prompt_id"]: row["text"] for row in pq.read_table(SHAPES_FOLDER / "prompts.parquet").to_pylist()}
     rows = pq.read_table(SHAPES_FOLDER / "images" / generator).to_pylist()
     return {texts[row["prompt_id"]]: base64.b64encode(row["image"]).decode() for row in rows}
@@ -150,8 +149,7 @@ def test_a_killed_command_continues_with_the_missing_images(tmp_path: Path, serv
     assert len(server.bodies) <= asked + 4 and "report: " in ended.out.splitlines()[-1]
 
 
-def blacken(folder: Path) -> None:
-    """Change a pipeline's weights so that all its images are black."""
+def blacken_images(folder: Path) -> None:
     weights = folder / "vae/diffusion_pytorch_model.safetensors"
     tensors = load_file(weights)
     tensors["decoder.conv_out.weight"].zero_()
@@ -159,10 +157,12 @@ def blacken(folder: Path) -> None:
     save_file(tensors, weights, {"format": "pt"})
 
 
-def test_black_images_are_one_sentence_and_do_not_spoil_the_next_checkpoint(tmp_path: Path, checkpoints: Path) -> None:
+def test_black_images_are_reported_in_one_sentence_and_the_next_checkpoint_is_evaluated(
+    tmp_path: Path, checkpoints: Path
+) -> None:
     black = tmp_path / "black"
     shutil.copytree(checkpoints / "monday", black)
-    blacken(black)
+    blacken_images(black)
     ended = evaluate(tmp_path, black)
     assert ended.code == 1 and ended.line.startswith(
         "error: black: none of its images has a score: the generator made an image that is entirely black; check the "
@@ -180,7 +180,7 @@ def pickle_weights(folder: Path) -> None:
     weights.rename(weights.with_suffix(".bin"))
 
 
-def test_an_unusable_checkpoint_is_one_sentence(tmp_path: Path, checkpoints: Path) -> None:
+def test_an_unusable_checkpoint_is_reported_in_one_sentence(tmp_path: Path, checkpoints: Path) -> None:
     for damage, says in (
         (remove_index, "no model_index.json, so it is not a diffusers pipeline; name the folder that contains it"),
         (pickle_weights, "only pickled .bin weights, which are never loaded; on a machine that trusts them, load the"),
@@ -188,15 +188,15 @@ def test_an_unusable_checkpoint_is_one_sentence(tmp_path: Path, checkpoints: Pat
         bad = tmp_path / damage.__name__
         shutil.copytree(checkpoints / "monday", bad)
         damage(bad)
-        line = refusal("evaluate", str(bad), *SMALL_OPTIONS, f"store={tmp_path}/store", code=1)
+        line = run_refused("evaluate", str(bad), *SMALL_OPTIONS, f"store={tmp_path}/store", code=1)
         assert says in line and str(bad) in line
-    line = refusal("evaluate", f"{tmp_path}/none", *SMALL_OPTIONS, f"store={tmp_path}/store", code=1)
+    line = run_refused("evaluate", f"{tmp_path}/none", *SMALL_OPTIONS, f"store={tmp_path}/store", code=1)
     assert f"model '{tmp_path}/none': expected a folder or a hub id of the form owner/name" in line
-    line = refusal("evaluate", *SMALL_OPTIONS, f"store={tmp_path}/store", code=64)
+    line = run_refused("evaluate", *SMALL_OPTIONS, f"store={tmp_path}/store", code=64)
     assert "image_model.checkpoint" in line
 
 
-def test_whatever_can_be_refused_is_refused_before_the_first_image(tmp_path: Path, checkpoints: Path) -> None:
+def test_invalid_options_are_refused_before_the_first_image_is_generated(tmp_path: Path, checkpoints: Path) -> None:
     (tmp_path / "empty.yaml").write_text("rules: {}\n")
     bad = {
         "benchmark=shape": "benchmark=shape: no such choice; did you mean shapes",
@@ -208,7 +208,7 @@ def test_whatever_can_be_refused_is_refused_before_the_first_image(tmp_path: Pat
         "size=99999x99999 seeds=5000": "60,000 images of 99999x99999 pixels need about 1,080.0 TB, but the disk has",
     }
     for words, says in bad.items():
-        line = refusal(
+        line = run_refused(
             "evaluate", f"image_model.checkpoint={checkpoints}/monday", *SMALL_OPTIONS, f"store={tmp_path}/store",
             *words.split(),
         )  # fmt: skip
@@ -225,7 +225,7 @@ def test_a_name_in_use_by_other_weights_is_refused(tmp_path: Path, checkpoints: 
     assert list_images(tmp_path, "monday") == before
 
 
-def test_prompts_of_ones_own_are_a_benchmark_and_the_folder_of_the_checkpoint_names_it(
+def test_a_file_of_prompts_can_be_the_benchmark_and_a_checkpoint_is_named_after_its_folder(
     tmp_path: Path, checkpoints: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "signs.txt").write_text("a red circle\na blue square\n")

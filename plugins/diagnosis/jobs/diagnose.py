@@ -4,7 +4,7 @@ import sys
 
 from rich.console import Console
 
-from plumbline.jobs.command import STOPPED_LINE, Command, run_job
+from plumbline.jobs.command import STOPPED_MESSAGE, Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_table, warn
 from plumbline.jobs.display.plan_table import show_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay
@@ -26,17 +26,17 @@ COMMAND = Command(
     DiagnoseConfig,
     SWEEP_KEYS,
     first="sweep",
-    stopped=STOPPED_LINE,
+    stopped=STOPPED_MESSAGE,
 )
 
 
 def main(config: DiagnoseConfig) -> int:
-    """Diagnose the sweep, writing a log; return the exit code."""
+    """Diagnose the sweep; write a log of the command, and return the exit code."""
     with write_log(config.log, [config.storage.key, config.storage.secret]):
-        return _run(make_console(), config)
+        return _run_diagnosis(make_console(), config)
 
 
-def _run(console: Console, config: DiagnoseConfig) -> int:
+def _run_diagnosis(console: Console, config: DiagnoseConfig) -> int:
     """Show the plan, compute the metrics and their variants, and write the sweep's run with its diagnosis.
 
     Return the sweep's exit code, or 1 if a variant could not be computed.
@@ -49,7 +49,7 @@ def _run(console: Console, config: DiagnoseConfig) -> int:
         return 0
     with ProgressDisplay(console) as display:
         diagnosis, failed = diagnose(planned, display.update)
-    sweep = plan_sweep(config.sweep())
+    sweep = plan_sweep(config.make_sweep())
     with ProgressDisplay(console) as display:
         finished = run_sweep(sweep, display.update)
     for table in make_tables(diagnosis):

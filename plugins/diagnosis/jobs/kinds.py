@@ -5,7 +5,7 @@ import sys
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import EMPTY_CELL, make_console, show_table
 from plumbline.pipelines.store.store import open_existing_store
-from plumbline.plugins.diagnosis.question_kinds import KindsConfig, KindScore, pool_kinds
+from plumbline.plugins.diagnosis.question_kinds import KindsConfig, KindScore, compute_kind_scores
 
 COMMAND = Command("kinds", "Show the mean scores of questions by kind, over each generator's images.", KindsConfig)
 
@@ -13,7 +13,7 @@ COMMAND = Command("kinds", "Show the mean scores of questions by kind, over each
 def main(config: KindsConfig) -> int:
     """Print a table with a row for each kind and the mean score of each generator, level by level; return 0."""
     console = make_console()
-    pooled = pool_kinds(open_existing_store(config), config.run, config.of)
+    pooled = compute_kind_scores(open_existing_store(config), config.run, config.of)
     generators = sorted({row.generator for row in pooled})
     cells = {(row.level, row.kind, row.generator): row for row in pooled}
     rows = [

@@ -11,7 +11,7 @@ from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.plugins.diagnosis.ablations import measure_effect
 from plumbline.plugins.diagnosis.diagnosis import Diagnosis, make_tables
 from plumbline.plugins.diagnosis.prompt_correlations import correlate_properties, make_prompt_numbers
-from tests.operators.results.test_metric_correlations import PROMPTS, draw_scores, make_scores, make_table
+from tests.operators.results.test_metric_correlations import PROMPT_IDS, draw_scores, make_scores, make_table
 from tests.operators.tallied import wrap_scores
 
 
@@ -19,8 +19,8 @@ def test_the_interval_of_an_ablations_difference_covers_zero_in_most_studies_wit
     random, studies = np.random.default_rng(4), 200
     missed = 0
     for _ in range(studies):
-        whole, left = random.random((2, len(PROMPTS)))
-        both = [make_scores(name, "x", dict(zip(PROMPTS, values.tolist(), strict=True)))
+        whole, left = random.random((2, len(PROMPT_IDS)))
+        both = [make_scores(name, "x", dict(zip(PROMPT_IDS, values.tolist(), strict=True)))
                 for name, values in (("a", whole), ("a:blank", left))]  # fmt: skip
         found = measure_effect(wrap_scores(make_table(*both)), "a", "blank", "a:blank")
         assert found.low < found.difference < found.high
@@ -29,7 +29,7 @@ def test_the_interval_of_an_ablations_difference_covers_zero_in_most_studies_wit
 
 
 def test_a_missing_interval_is_explained() -> None:
-    ones, others = dict.fromkeys(PROMPTS, 1.0), dict.fromkeys(PROMPTS, 0.0) | {"p7": 0.5}
+    ones, others = dict.fromkeys(PROMPT_IDS, 1.0), dict.fromkeys(PROMPT_IDS, 0.0) | {"p7": 0.5}
     found = measure_effect(
         wrap_scores(make_table(make_scores("a", "x", ones), make_scores("a:blank", "x", others))),
         "a",
@@ -41,8 +41,8 @@ def test_a_missing_interval_is_explained() -> None:
 
 
 def test_images_of_a_prompt_are_averaged_and_do_not_narrow_the_interval() -> None:
-    scores, lengths = draw_scores(1), {prompt: float(number % 7) for number, prompt in enumerate(PROMPTS)}
-    known = make_prompt_numbers(hash_ids(PROMPTS[1:]), [lengths[prompt] for prompt in PROMPTS[1:]])
+    scores, lengths = draw_scores(1), {prompt: float(number % 7) for number, prompt in enumerate(PROMPT_IDS)}
+    known = make_prompt_numbers(hash_ids(PROMPT_IDS[1:]), [lengths[prompt] for prompt in PROMPT_IDS[1:]])
     once, thrice = (
         next(
             correlate_properties(
@@ -51,13 +51,13 @@ def test_images_of_a_prompt_are_averaged_and_do_not_narrow_the_interval() -> Non
         )
         for copies in (1, 3)
     )
-    expected = stats.spearmanr([scores[p] for p in PROMPTS[1:]], [lengths[p] for p in PROMPTS[1:]]).statistic
+    expected = stats.spearmanr([scores[p] for p in PROMPT_IDS[1:]], [lengths[p] for p in PROMPT_IDS[1:]]).statistic
     assert once.rho == pytest.approx(expected) and (once.other, once.kind, once.n) == ("length", "property", 39)
     assert thrice[:4] == once[:4] and thrice[4:] == pytest.approx(once[4:])
 
 
 def test_a_constant_property_has_no_correlation() -> None:
-    known = make_prompt_numbers(hash_ids(PROMPTS), [1.0] * len(PROMPTS))
+    known = make_prompt_numbers(hash_ids(PROMPT_IDS), [1.0] * len(PROMPT_IDS))
     (one,) = correlate_properties(
         wrap_scores(make_table(make_scores("a", "x", draw_scores(1)))), {"a": {"questions": known}}
     )
@@ -71,12 +71,12 @@ def test_an_effect_is_measured_on_the_images_with_both_scores() -> None:
     runs = wrap_scores(
         make_table(
             make_scores("a", "x", whole), make_scores("a", "y", better), make_scores("a:blank", "x", left),
-            make_scores("a:blank", "y", dict.fromkeys(PROMPTS, 0.5)),
+            make_scores("a:blank", "y", dict.fromkeys(PROMPT_IDS, 0.5)),
         )
     )  # fmt: skip
     found = measure_effect(runs, "a", "blank", "a:blank")
-    kept = [prompt for prompt in PROMPTS if prompt != "p3"]
-    pairs = [(whole[p], left[p]) for p in kept] + [(better[p], 0.5) for p in PROMPTS]
+    kept = [prompt for prompt in PROMPT_IDS if prompt != "p3"]
+    pairs = [(whole[p], left[p]) for p in kept] + [(better[p], 0.5) for p in PROMPT_IDS]
     ours, theirs = np.array(pairs, float).T
     assert (found.metric, found.denied, found.n, found.n_null) == ("a", "blank", 79, 1)
     assert (found.whole, found.left) == (pytest.approx(ours.mean()), pytest.approx(theirs.mean()))

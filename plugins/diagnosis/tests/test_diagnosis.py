@@ -20,13 +20,13 @@ from plumbline.plugins.diagnosis.diagnosis import Diagnosis
 from plumbline.plugins.diagnosis.jobs.diagnose import main
 from plumbline.plugins.diagnosis.stored import read_diagnosis
 from plumbline.plugins.diagnosis.word_ratings import WordRatings
-from tests.bench_of import SMALL_OPTIONS, Bench, prompts, write_benchmark
-from tests.commands import store_at
+from tests.bench_of import SMALL_OPTIONS, Bench, read_prompt_rows, write_benchmark
+from tests.commands import open_store_at
 from tests.jobs.test_damaged_cells import assert_repaired
 from tests.operators.tiny.roles import ROLES
 
 N_PROMPTS = 6
-ABLATIONS = {"shuffled_images", "blank_images", "shuffled_words"}
+ABLATION_NAMES = {"shuffled_images", "blank_images", "shuffled_words"}
 
 
 def make_config(folder: Path, *overrides: str) -> DiagnoseConfig:
@@ -54,7 +54,7 @@ def store(folder: Path) -> Store:
     rated = WordRatings(path=str(folder.parent / "words.csv"), word="Word", rating="Conc.M")
     config = replace(config, diagnosis=replace(config.diagnosis, word_ratings={"concreteness": rated}))
     assert main(config) == 0
-    return store_at(config.store)
+    return open_store_at(config.store)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def diagnosis(store: Store) -> Diagnosis:
 
 def test_every_metric_has_all_its_possible_ablations(diagnosis: Diagnosis) -> None:
     denied = {(one.metric, one.denied) for one in diagnosis.effects}
-    assert denied == {(metric, what) for metric in ("vqascore", "clipscore", "dsg") for what in ABLATIONS} | {
+    assert denied == {(metric, what) for metric in ("vqascore", "clipscore", "dsg") for what in ABLATION_NAMES} | {
         ("dsg", "answered by clip")
     }
     assert all((one.n, one.n_null) == (2 * N_PROMPTS, 0) for one in diagnosis.effects)
@@ -78,7 +78,7 @@ def test_a_metric_that_uses_the_image_gets_worse_with_images_of_other_prompts(di
 
 
 @pytest.mark.slow
-def test_vpevals_ablations_cover_word_order_and_vqa_model_and_statements_are_counted_by_module(
+def test_vpevals_word_order_and_vqa_model_are_ablated_and_its_statements_counted_by_module(
     tmp_path: Path,
 ) -> None:
     """These are ablations 2 and 3 of "What makes a good metric?", whose table 6 has the counts by module."""
@@ -88,7 +88,7 @@ def test_vpevals_ablations_cover_word_order_and_vqa_model_and_statements_are_cou
     folder = write_benchmark(tmp_path / "small", ["atlas"], count=4)
     config = make_config(folder, *metric, *models, "diagnosis.ablations=[shuffled_words]")
     assert main(config) == 0
-    store = store_at(config.store)
+    store = open_store_at(config.store)
     found = read_diagnosis(store, (store.read_text("runs/latest") or "").strip())
     assert found is not None
     assert {(one.denied, one.n_null) for one in found.effects} == {("shuffled_words", 0), ("answered by clip", 0)}
@@ -110,7 +110,7 @@ def test_metrics_are_correlated_with_each_other_and_with_properties_of_prompts(d
 def test_questions_and_answers_come_from_the_cells(diagnosis: Diagnosis) -> None:
     (asked,) = diagnosis.questions
     assert (asked.metric, asked.prompts, asked.yes_no, asked.yes, asked.majority) == ("dsg", N_PROMPTS, 1, 1, 1)
-    assert {one.denied for one in diagnosis.answers} == ABLATIONS | {"", "answered by clip"}
+    assert {one.denied for one in diagnosis.answers} == ABLATION_NAMES | {"", "answered by clip"}
     own = next(one for one in diagnosis.answers if not one.denied)
     assert own.answers == 2 * asked.questions and own.wanted == 1 and own.right == own.yes
 
@@ -144,7 +144,7 @@ def test_impossible_diagnoses_are_refused_before_anything_is_computed(folder: Pa
 
 def test_word_lists_parses_and_unrated_words_are_measured(folder: Path, tmp_path: Path) -> None:
     """Footnote 3 of "What makes a good metric?" (Ross et al.) describes the three ways to count unrated words."""
-    texts = {str(row["prompt_id"]): str(row["text"]) for row in prompts(N_PROMPTS)}
+    texts = {str(row["prompt_id"]): str(row["text"]) for row in read_prompt_rows(N_PROMPTS)}
     (tmp_path / "classes.csv").write_text('classes\n"square, Circle,traffic_light"\nstar\n')
     parses = {name: f"(NP {' '.join(f'(X {word})' for word in text.split())})" for name, text in texts.items()}
     broken, foreign, lacking, *_ = random.Random(1).sample(sorted(texts), 4)

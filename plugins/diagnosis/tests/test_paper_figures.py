@@ -3,10 +3,10 @@
 from plumbline.assets.making.paper_figures import make_published_tables
 from plumbline.operators.report.rendering import format_diagnosis_markdown
 from plumbline.pipelines.base.storage import StorageConfig
-from tests.pipelines.metaeval.releases.files import REFERENCE_FOLDER, ROOT, needs_reference
+from tests.pipelines.metaeval.releases.files import NEEDS_REFERENCE_DATA, REFERENCE_FOLDER, ROOT
 
 
-@needs_reference
+@NEEDS_REFERENCE_DATA
 def test_the_page_shows_the_figures_of_the_published_files() -> None:
     tables = make_published_tables(StorageConfig().locate(str(REFERENCE_FOLDER)))
     assert format_diagnosis_markdown(tables, 3).strip() in (ROOT / "plugins/diagnosis/README.md").read_text()

@@ -14,7 +14,6 @@ Tree: TypeAlias = "str | Sequence[Tree]"
 
 
 def write_brackets(tree: Tree, rng: random.Random) -> str:
-    """Write a tree in bracket notation, inserting punctuation and traces, which must be ignored."""
     if isinstance(tree, str):
         return f"(NN {tree})"
     parts = [write_brackets(child, rng) for child in tree]
@@ -24,8 +23,8 @@ def write_brackets(tree: Tree, rng: random.Random) -> str:
     return f"(X {' '.join(parts)})"
 
 
-def list_words(tree: Tree) -> list[str]:
-    return [tree] if isinstance(tree, str) else [word for child in tree for word in list_words(child)]
+def list_leaves(tree: Tree) -> list[str]:
+    return [tree] if isinstance(tree, str) else [word for child in tree for word in list_leaves(child)]
 
 
 def compute_depths(tree: Tree, above: int = 0) -> list[int]:
@@ -57,7 +56,9 @@ def test_punctuation_and_traces_do_not_change_any_depth() -> None:
     for _ in range(100):
         trees = [grow_tree(rng, 4) for _ in range(rng.randint(1, 3))]
         parse = " ".join(write_brackets(tree, rng) for tree in trees)
-        found = compute_mean_yngve_depth(parse, " , ".join(word for tree in trees for word in list_words(tree)).upper())
+        found = compute_mean_yngve_depth(
+            parse, " , ".join(word for tree in trees for word in list_leaves(tree)).upper()
+        )
         every = [depth for tree in trees for depth in compute_depths(tree)]
         assert found == pytest.approx(sum(every) / len(every))
 

@@ -9,7 +9,12 @@ from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import RowError
 from plumbline.plugins.diagnosis.question_kinds import KindPool, KindScore
 
-KINDS = {("p", "1"): "attribute - color", ("p", "2"): "attribute - size", ("p", "3"): "global", ("p", "4"): None}
+KIND_BY_QUESTION = {
+    ("p", "1"): "attribute - color",
+    ("p", "2"): "attribute - size",
+    ("p", "3"): "global",
+    ("p", "4"): None,
+}
 
 
 def make_row(generator: str, **columns: Any) -> dict[str, Any]:
@@ -28,11 +33,11 @@ def test_every_question_counts_once_at_each_level_of_its_kind() -> None:
     pool = KindPool()
     pool.add(
         make_table(make_row("a", elements=[make_element("1", 1.0), make_element("2", 0.0), make_element("3", 1.0)])),
-        KINDS,
+        KIND_BY_QUESTION,
     )
     pool.add(
         make_table(make_row("a", elements=[make_element("1", 0.0), make_element("2", None), make_element("4", 1.0)])),
-        KINDS,
+        KIND_BY_QUESTION,
     )
     assert pool.compute_means() == [
         KindScore("a", 1, "attribute", pytest.approx(1 / 3), 3),
@@ -42,7 +47,7 @@ def test_every_question_counts_once_at_each_level_of_its_kind() -> None:
     ]
 
 
-def test_ratings_by_judges_are_pooled_by_the_names_of_their_questions() -> None:
+def test_judges_ratings_are_pooled_by_question_name() -> None:
     """UniGenBench++'s primary dimension is the text before the dash, also in `Attribute - Color 2`."""
     pool = KindPool()
     rated = [("Attribute - Color", 1.0), ("Attribute - Color 2", 0.0), ("Style", 1.0)]
@@ -59,5 +64,5 @@ def test_ratings_by_judges_are_pooled_by_the_names_of_their_questions() -> None:
 def test_a_row_with_an_error_does_not_count() -> None:
     failed = make_row("a", score=None, error=rows.error_value(RowError("corrupt_image", "the image cannot be decoded")))
     pool = KindPool()
-    pool.add(make_table(failed), KINDS)
+    pool.add(make_table(failed), KIND_BY_QUESTION)
     assert pool.compute_means() == []

@@ -13,7 +13,7 @@ from plumbline.operators.metrics.questions.dsg import apply_zeroing
 from plumbline.operators.metrics.questions.question_pack import PackZeroing, apply_zeroing_in_order
 from plumbline.plugins.diagnosis.questions import AnswerCounts, QuestionCounts
 
-YES_NO = ["yes", "no"]
+YES_NO_CHOICES = ["yes", "no"]
 
 
 def make_question(
@@ -24,12 +24,12 @@ def make_question(
 
 QUESTIONS = rows.table(
     [
-        make_question("1", "p", "Is there a dog?", YES_NO, "yes", kind="entity"),
-        make_question("2", "p", "Is the dog there?", YES_NO, "yes", kind="entity"),
+        make_question("1", "p", "Is there a dog?", YES_NO_CHOICES, "yes", kind="entity"),
+        make_question("2", "p", "Is the dog there?", YES_NO_CHOICES, "yes", kind="entity"),
         make_question("3", "p", "What color is the dog?", ["red", "blue", "green", "black"], "blue", kind="color"),
         make_question("4", "q", "Is there a cat?", ["Yes", "No"], "No", kind="entity"),
         make_question("5", "q", "How many cats?", ["two", "three"], "two"),
-        make_question("6", "q", "Is there a cat?", YES_NO, "yes", keep=False),
+        make_question("6", "q", "Is there a cat?", YES_NO_CHOICES, "yes", keep=False),
         make_question("7", "q", "whole", ["Yes"], None),
         {"prompt_id": "r", "error": {"kind": "unreadable_reply", "message": "", "retryable": True}},
     ],
@@ -84,7 +84,7 @@ def test_chance_is_the_mean_score_of_all_ways_to_answer(zeroing: PackZeroing | N
     assert question_counts.compute_statistics().chance == pytest.approx(fmean(scores))
 
 
-def test_all_fractions_of_zero_questions_are_undefined() -> None:
+def test_all_fractions_of_zero_questions_are_nan() -> None:
     found = QuestionCounts("vqascore").compute_statistics()
     assert found.questions == 0 and all(math.isnan(value) for value in found[3:])
 

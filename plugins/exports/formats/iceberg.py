@@ -9,7 +9,7 @@ from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOr
 from pyiceberg.table import Table
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.plugins.exports.score_table import PART_COLUMNS, StoredPart, Target, count_parts, export_errors
+from plumbline.plugins.exports.score_table import PART_COLUMNS, StoredPart, Target, convert_errors, count_parts
 
 CATALOG_NAMESPACE = "plumbline"
 PARTITION_COLUMNS = ("benchmark", "metric", "generator")
@@ -25,7 +25,7 @@ S3_PROPERTIES = {
 
 
 class IcebergTable:
-    """An Iceberg table with the schema EXPORTED and extra columns.
+    """An Iceberg table with the schema EXPORTED_ROWS_SCHEMA and extra columns.
 
     Rows are replaced by rewriting their parts, because this removes whole files. Deleting rows by row_id would compare
     every row with every row_id.
@@ -41,13 +41,13 @@ class IcebergTable:
 
     def count_stored_rows(self, benchmark: str) -> list[StoredPart]:
         """Return the parts of a benchmark's scores that the table contains, with the number of rows of each part."""
-        with export_errors(self.url):
+        with convert_errors(self.url):
             scan = self._table.scan(row_filter=EqualTo("benchmark", benchmark), selected_fields=PART_COLUMNS)
             return count_parts(scan.to_arrow_batch_reader())
 
     def write(self, rows: pa.Table, *, fresh: bool) -> None:
         """Write rows in one commit; unless `fresh`, they replace rows with the same key."""
-        with export_errors(self.url), self._table.transaction() as transaction:
+        with convert_errors(self.url), self._table.transaction() as transaction:
             if not fresh:
                 for group in _split_groups(rows):
                     old, kept = self._find_overlap(group)
@@ -76,7 +76,7 @@ class IcebergTable:
 
     def remove_missing_images(self, benchmark: str, stale: Sequence[StoredPart]) -> None:
         """Remove the rows about missing images in these parts, in one commit."""
-        with export_errors(self.url), self._table.transaction() as transaction:
+        with convert_errors(self.url), self._table.transaction() as transaction:
             for part in stale:
                 in_group = And(EqualTo("benchmark", benchmark), EqualTo("metric", part.metric))
                 in_part = And(EqualTo("generator", part.generator), EqualTo("part", part.part), IsNull("image_id"))
@@ -84,7 +84,6 @@ class IcebergTable:
 
 
 def _split_groups(rows: pa.Table) -> list[pa.Table]:
-    """Return one table for each pair of generator and metric in the rows."""
     pairs = rows.select(["generator", "metric"]).group_by(["generator", "metric"], use_threads=False).aggregate([])
     return [
         rows.filter(pc.and_(pc.equal(rows.column("generator"), generator), pc.equal(rows.column("metric"), metric)))
@@ -93,8 +92,11 @@ def _split_groups(rows: pa.Table) -> list[pa.Table]:
 
 
 def open_table(target: Target, schema: pa.Schema) -> IcebergTable:
-    """Open the table, or create it if it does not exist, and add missing columns of the schema."""
-    with export_errors(target.place.url):
+    """Open the table, or create it if it does not exist.
+
+    Missing columns of the schema are added, and columns with a narrower type are widened.
+    """
+    with convert_errors(target.place.url):
         catalog = _open_catalog(target)
         catalog.create_namespace_if_not_exists(CATALOG_NAMESPACE)
         name = f"{CATALOG_NAMESPACE}.{target.table}"
@@ -103,11 +105,11 @@ def open_table(target: Target, schema: pa.Schema) -> IcebergTable:
         table = catalog.load_table(name)
         stored = table.schema().as_arrow()
         with table.update_schema() as update:
-            update.union_by_name(pa.schema([field for field in schema if _is_extension(stored, field)]))
+            update.union_by_name(pa.schema([field for field in schema if _is_new_or_wider(stored, field)]))
         return IcebergTable(table, target.place.url)
 
 
-def _is_extension(stored: pa.Schema, field: pa.Field) -> bool:
+def _is_new_or_wider(stored: pa.Schema, field: pa.Field) -> bool:
     """Return True if the table lacks the column, or has the column with a narrower type that Iceberg can widen."""
     return field.name not in stored.names or (stored.field(field.name).type, field.type) in WIDENABLE_TYPES
 
@@ -122,7 +124,10 @@ def _create_table(catalog: Catalog, name: str, schema: pa.Schema) -> Table:
 def _open_catalog(target: Target) -> Catalog:
     local = target.place.is_local
     if not local and not target.place.url.startswith("s3://"):
-        raise ConfigError(f"output {target.place.url}: Iceberg tables can only be written to a folder or to s3://")
+        raise ConfigError(
+            f"output {target.place.url}: expected a local folder or an s3:// address, because Iceberg tables can "
+            "only be written there; choose another output"
+        )
     if target.catalog is None and not local:
         raise ConfigError(
             f"catalog: expected a catalog for a table in {target.place.url}, got none; set one, such as "

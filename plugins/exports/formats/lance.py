@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.plugins.exports.exported_rows import KEY_COLUMNS
-from plumbline.plugins.exports.score_table import PART_COLUMNS, StoredPart, Target, count_parts, export_errors
+from plumbline.plugins.exports.score_table import PART_COLUMNS, StoredPart, Target, convert_errors, count_parts
 
 S3_OPTIONS = {
     "endpoint_url": "aws_endpoint",
@@ -20,7 +20,7 @@ S3_OPTIONS = {
 
 
 class LanceTable:
-    """A Lance dataset with the schema EXPORTED and extra columns."""
+    """A Lance dataset with the schema EXPORTED_ROWS_SCHEMA and extra columns."""
 
     def __init__(self, dataset: lance.LanceDataset, url: str) -> None:
         self._dataset, self.url = dataset, url
@@ -32,13 +32,13 @@ class LanceTable:
 
     def count_stored_rows(self, benchmark: str) -> list[StoredPart]:
         """Return the parts of a benchmark's scores that the dataset contains, with the number of rows of each part."""
-        with export_errors(self.url):
+        with convert_errors(self.url):
             where = f"benchmark = {_quote_string(benchmark)}"
             return count_parts(self._dataset.scanner(columns=list(PART_COLUMNS), filter=where).to_batches())
 
     def write(self, rows: pa.Table, *, fresh: bool) -> None:
         """Write rows as one version of the dataset; unless `fresh`, they replace rows with the same key."""
-        with export_errors(self.url):
+        with convert_errors(self.url):
             if fresh:
                 self._dataset.insert(rows)
                 return
@@ -49,7 +49,7 @@ class LanceTable:
 
     def remove_missing_images(self, benchmark: str, stale: Sequence[StoredPart]) -> None:
         """Remove the rows about missing images in these parts, in one version of the dataset."""
-        with export_errors(self.url):
+        with convert_errors(self.url):
             in_parts = " OR ".join(_match_part(part) for part in stale)
             self._dataset.delete(f"benchmark = {_quote_string(benchmark)} AND image_id IS NULL AND ({in_parts})")
 
@@ -60,7 +60,6 @@ def _match_part(part: StoredPart) -> str:
 
 
 def _quote_string(text: str) -> str:
-    """Return a string as an SQL literal, in quotes."""
     return "'" + text.replace("'", "''") + "'"
 
 
@@ -76,7 +75,7 @@ def open_table(target: Target, schema: pa.Schema) -> LanceTable:
     options = (
         _list_s3_options(target) if url.startswith("s3://") else None
     )  # Lance reads the variables of other clouds itself
-    with export_errors(url):
+    with convert_errors(url):
         if not (target.place / f"{target.table}.lance").exists():
             return LanceTable(lance.write_dataset(schema.empty_table(), url, storage_options=options), url)
         dataset = lance.dataset(url, storage_options=options)

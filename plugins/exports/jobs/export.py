@@ -4,7 +4,7 @@ import sys
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say
-from plumbline.operators.base.sentences import plural
+from plumbline.operators.base.sentences import format_quantity
 from plumbline.plugins.exports.exports import ExportConfig, export_scores
 
 COMMAND = Command(
@@ -15,9 +15,14 @@ COMMAND = Command(
 def main(config: ExportConfig) -> int:
     """Export the run; print the number of rows after each commit, the totals and the table's address; return 0."""
     console = make_console()
-    exported = export_scores(config, lambda written: console.print(f"{plural(written, 'row')} written", markup=False))
-    removed = f", {plural(exported.removed, 'row')} of missing images removed" if exported.removed else ""
-    say(console, f"run {exported.run_id}: {exported.written:,} of {plural(exported.rows, 'row')} written{removed}")
+    exported = export_scores(
+        config, lambda written: console.print(f"{format_quantity(written, 'row')} written", markup=False)
+    )
+    removed = f", {format_quantity(exported.removed, 'row')} of missing images removed" if exported.removed else ""
+    say(
+        console,
+        f"run {exported.run_id}: {exported.written:,} of {format_quantity(exported.rows, 'row')} written{removed}",
+    )
     say(console, f"table: {exported.url}")
     return 0
 

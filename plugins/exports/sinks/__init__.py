@@ -1,6 +1,8 @@
 """Sinks: each module has a function `publish`, and is named like the optional dependency that it needs."""
 
 from plumbline.operators.base.extensions import Extensions, declare_modules
-from plumbline.plugins.exports.sinks.run_contents import Publish
+from plumbline.plugins.exports.sinks.run_contents import PublishFunction
 
-SINKS = Extensions[Publish]("sinks", declare_modules(__name__, ("hub", "mlflow", "swanlab", "wandb"), "publish"))
+SINKS = Extensions[PublishFunction](
+    "sinks", declare_modules(__name__, ("hub", "mlflow", "swanlab", "wandb"), "publish")
+)

@@ -22,7 +22,7 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.report.rendering import make_template_environment
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET
 from plumbline.pipelines.base.markdown_sections import MARKDOWN, YAML, replace_section, split_at_section
-from plumbline.pipelines.base.storage import Place, readable_errors
+from plumbline.pipelines.base.storage import Place, convert_read_errors
 from plumbline.plugins.exports.sinks.model_card import ModelCard, make_card, select_scores
 from plumbline.plugins.exports.sinks.run_contents import HubConfig, RunContents
 
@@ -32,7 +32,7 @@ TEMPLATES_FOLDER = Path(__file__).parents[1] / "templates"
 RESULTS_SUFFIXES = (".yaml", ".yml")
 MEAN_DECIMALS = 6
 
-Files = Mapping[str, str]
+TextFiles = Mapping[str, str]
 """Text files of a model's repository, by path."""
 
 
@@ -43,7 +43,10 @@ def publish(run: RunContents) -> str:
     """
     hub = run.hub
     if hub.generator is None or run.folder is None:
-        raise ConfigError("sink=hub: expected hub.generator=NAME (the model) and hub.folder=PATH (its folder)")
+        raise ConfigError(
+            "sink=hub: expected hub.generator=NAME (the model) and hub.folder=PATH (its folder), got "
+            f"{hub.generator} and {hub.folder}; set both"
+        )
     card = make_card(run.manifest, run.summary, hub.generator)
     sections = {
         CARD_FILE: make_template_environment(TEMPLATES_FOLDER).get_template("model_card.md.j2").render(card=card)
@@ -77,7 +80,7 @@ def _make_entries(run: RunContents, card: ModelCard, hub: HubConfig) -> list[dic
     return eval_result_entries_to_yaml(entries)
 
 
-def _update_files(files: Files, sections: Files, name: str, where: str) -> dict[str, str]:
+def _update_files(files: TextFiles, sections: TextFiles, name: str, where: str) -> dict[str, str]:
     """Add or replace the sections in the files; return the files whose content changed, by path."""
     changed = {}
     for path, text in sections.items():
@@ -90,7 +93,7 @@ def _update_files(files: Files, sections: Files, name: str, where: str) -> dict[
     return changed
 
 
-def _check_results(files: Files, own: str, content: str, name: str, where: str) -> None:
+def _check_results(files: TextFiles, own: str, content: str, name: str, where: str) -> None:
     """Raise ConfigError if our results file is invalid, or if another author has an entry for one of our tasks."""
     _read_tasks(content, f"{where}/{OWN_RESULTS_FILE}")
     own_tasks = _read_tasks(own, OWN_RESULTS_FILE)
@@ -107,7 +110,6 @@ def _check_results(files: Files, own: str, content: str, name: str, where: str) 
 
 
 def _read_tasks(text: str, where: str) -> set[tuple[str, str]]:
-    """Return the (dataset, task) pairs of the entries in a file."""
     try:
         return {(entry.dataset_id, entry.task_id) for entry in parse_eval_result_entries(yaml.safe_load(text) or [])}
     except (yaml.YAMLError, AttributeError, KeyError, TypeError, RecursionError) as error:
@@ -115,8 +117,7 @@ def _read_tasks(text: str, where: str) -> set[tuple[str, str]]:
 
 
 def _read_folder(folder: Place) -> dict[str, str]:
-    """Return the existing model card and evaluation results in a folder, by path."""
-    with readable_errors(folder, "the model's folder"):
+    with convert_read_errors(folder, "the model's folder"):
         results = folder / RESULTS_FOLDER
         names = sorted(results.list()) if results.is_folder() else []
         paths = [
@@ -129,7 +130,7 @@ def _is_card_or_results(path: str) -> bool:
     return path == CARD_FILE or (path.startswith(f"{RESULTS_FOLDER}/") and path.endswith(RESULTS_SUFFIXES))
 
 
-def _upload_sections(repo: str, sections: Files, name: str, card: ModelCard) -> str:
+def _upload_sections(repo: str, sections: TextFiles, name: str, card: ModelCard) -> str:
     """Change the files in a pull request, and return the address of the pull request or commit.
 
     If this benchmark already has an open pull request of ours, a commit is added to it. If no file would change, the

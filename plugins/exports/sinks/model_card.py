@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from plumbline.operators.base.errors import DISTRIBUTION, ConfigError, suggest
-from plumbline.operators.base.sentences import FirstRows, describe_interval, first_rows, plural
+from plumbline.operators.base.sentences import FirstRows, describe_interval, format_quantity, take_first_rows
 from plumbline.operators.images.generation_settings import describe_settings, read_all_settings
 from plumbline.operators.metrics.table import read_lower_is_better, read_metrics
 from plumbline.operators.results.metric_recipes import Recipe, read_recipe
@@ -71,7 +71,7 @@ def make_card(manifest: Mapping[str, Any], summary: Sequence[Row], generator: st
         date=str(manifest.get("ended", "")),
         version=str(manifest.get("versions", {}).get(DISTRIBUTION, "")),
         metrics=metrics,
-        skills=first_rows(list(skills), MAX_CARD_SKILLS),
+        skills=take_first_rows(list(skills), MAX_CARD_SKILLS),
         settings=describe_settings(read_all_settings(manifest).get(generator, {})),
         part=describe_part(manifest),
         command=str(manifest.get("command", "")),
@@ -140,10 +140,9 @@ def select_scores(card: ModelCard, tasks: Mapping[str, str]) -> list[CardScore]:
 
 
 def _make_notes(card: ModelCard, name: str, metric: CardMetric, row: Row) -> Iterator[str]:
-    """Yield notes on how a score was computed."""
     yield f"{name}{f' by {metric.models}' if metric.models else ''}{', lower is better' * metric.lower_is_better}"
     yield describe_interval(row["low"], row["high"])
-    yield f"coverage {row['coverage']:.1%} of {plural(row['n'] + row['n_null'], 'image')}"
+    yield f"coverage {row['coverage']:.1%} of {format_quantity(row['n'] + row['n_null'], 'image')}"
     if card.settings:
         yield card.settings
     yield f"Plumbline {card.version} run {card.run_id}"

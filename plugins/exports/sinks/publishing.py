@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plumbline.operators.base.errors import PlumblineError, check_known
-from plumbline.pipelines.base.storage import StorageConfig, first_line
+from plumbline.pipelines.base.storage import StorageConfig, get_first_line
 from plumbline.pipelines.store.runs import find_run, read_manifest
 from plumbline.pipelines.store.store import open_existing_store
 from plumbline.plugins.exports.sinks import SINKS
@@ -65,7 +65,10 @@ def publish_run(config: PublishConfig) -> str:
         raise
     except Exception as error:  # whatever the sink's own client raises
         kind = type(error).__name__
-        raise SinkError(f"sink={config.sink}: {kind}: {first_line(error)}; the run is unchanged") from error
+        raise SinkError(
+            f"sink={config.sink}: {kind}: {get_first_line(error)}; the run is unchanged; correct the cause and publish "
+            "it again"
+        ) from error
 
 
 def _list_numbers(summary: list[dict[str, Any]]) -> Iterator[tuple[str, float]]:

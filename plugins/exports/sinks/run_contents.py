@@ -44,9 +44,11 @@ class HubConfig:
         for name in ("dataset", "upload"):
             value = getattr(self, name)
             if value is not None and not REPOSITORY_PATTERN.fullmatch(value):
-                raise ConfigError(f"hub.{name}: expected a repository as owner/name, got {value!r}")
+                raise ConfigError(f"hub.{name}: expected a repository as owner/name, got {value!r}; correct hub.{name}")
         if self.source is not None and not SOURCE_ADDRESS_PATTERN.fullmatch(self.source):
-            raise ConfigError("hub.source: expected an address such as https://host/page, without credentials")
+            raise ConfigError(
+                "hub.source: expected an address such as https://host/page, without credentials; correct it"
+            )
 
 
 class RunContents(NamedTuple):
@@ -69,7 +71,7 @@ class RunContents(NamedTuple):
     """Folder of the model. Only used by sink=hub."""
 
 
-Publish = Callable[[RunContents], str]
+PublishFunction = Callable[[RunContents], str]
 """Function that publishes or updates a run, and returns its address."""
 
 

@@ -16,7 +16,7 @@ from plumbline.plugins.exports.exported_rows import KEY_COLUMNS
 from plumbline.plugins.exports.exports import ExportConfig, ExportedScores, export_scores
 from plumbline.plugins.exports.formats import FORMATS
 from plumbline.plugins.exports.score_table import ExportError
-from tests.commands import store_at
+from tests.commands import open_store_at
 from tests.operators.report.made import MadeRun, draw_noisy_score, make_run
 from tests.s3 import S3Server
 
@@ -57,7 +57,6 @@ def export(store: Store, table_format: str, output: str | Path, **options: Any) 
 
 
 def read_table(table_format: str, output: str | Path, *catalog: str) -> pd.DataFrame:
-    """Read a table with the format's own reader, and sort it by key."""
     table = READ_FUNCTIONS[table_format](str(output), *catalog)
     assert not table.duplicated(list(KEY_COLUMNS)).any()
     return table.sort_values(list(KEY_COLUMNS), ignore_index=True)
@@ -72,7 +71,6 @@ def score_atlas_better(generator: str, metric: str, prompt: int) -> float:
 
 
 def replace_scores(run: MadeRun, *parts: pa.Table) -> None:
-    """Replace a run's scores with these tables, one file per table."""
     path = f"runs/{run.run_id}/scores.parquet"
     for file in run.store.files(path):
         run.store.remove(file)
@@ -109,7 +107,7 @@ def test_a_table_has_every_row_of_the_run_and_the_errors_of_failed_rows(table_fo
     assert (found.row_id == found.image_id).all()
 
 
-def test_a_repeated_export_writes_nothing_and_another_runs_export_only_changes(
+def test_exporting_a_run_again_writes_nothing_and_exporting_another_writes_only_changes(
     table_format: str, tmp_path: Path
 ) -> None:
     run = make_run(tmp_path, run_id="1")
@@ -310,7 +308,7 @@ def test_a_table_on_s3_only_needs_the_aws_variables(
 ) -> None:
     run = make_run(tmp_path, score=score_or_fail)
     s3_server.filesystem().put(run.store.place.url, f"{bucket}/store", recursive=True)
-    store = store_at(f"{bucket}/store")
+    store = open_store_at(f"{bucket}/store")
     catalog = {"catalog": f"sqlite:///{tmp_path}/catalog.db"} if table_format == "iceberg" else {}
     for written in (72, 0):
         assert export(store, table_format, f"{bucket}/lake", **catalog).written == written
@@ -328,7 +326,7 @@ def test_a_table_on_s3_only_needs_the_aws_variables(
             {"format": "lance", "catalog": "sqlite:///x"},
             "catalog: format=lance has no catalog; leave out catalog=sqlite:///x",
         ),
-        ({"format": "lance", "table": "a/b"}, "table: expected letters, digits and _, got 'a/b'"),
+        ({"format": "lance", "table": "a/b"}, "table: expected a name of letters, digits and _, got 'a/b'"),
         ({"format": "lance", "run": "yesterday"}, "run=yesterday: no such run"),
     ],
     ids=str,

@@ -16,14 +16,14 @@ import pytest
 import yaml
 from huggingface_hub import EvalResultEntry, parse_eval_result_entries
 
-from tests.commands import printed, refusal
+from tests.commands import run_for_output, run_refused
 from tests.operators.report.made import MadeRun, make_run
 
-BENCHMARK = "<b>a/b|\n"
+BENCHMARK_NAME = "<b>a/b|\n"
 CARD_TEXT = "---\nlicense: mit\n---\n# My model\n\nIts story.\n"
 OTHER_RESULTS = "# ours, by hand\n- dataset: {id: acme/other, task_id: default}\n  value: 3\n"
 GENERATION_SETTINGS = {"atlas": {"cfg": {"4": 9, "7.5": 3}, "steps": {"30": 12}}}
-COMMAND = "plumbline sweep sweep=shapes 'note=two\nlines'"
+SWEEP_COMMAND = "plumbline sweep sweep=shapes 'note=two\nlines'"
 MODELS_CONFIG = {
     "config": {
         "metrics": {
@@ -41,19 +41,17 @@ MODELS_CONFIG = {
 
 @pytest.fixture
 def run(tmp_path: Path) -> MadeRun:
-    """Make a run in which every metric gives eight of atlas's images the score 1, and four the score 0.5."""
     return make_run(
         tmp_path,
         generators=["atlas", "drift"],
         score=lambda generator, metric, prompt: None if generator == "drift" else 0.5 + (prompt % 3 != 0) / 2,
-        benchmark=BENCHMARK, settings=GENERATION_SETTINGS, command=COMMAND,
+        benchmark=BENCHMARK_NAME, settings=GENERATION_SETTINGS, command=SWEEP_COMMAND,
         ended="2026-11-26T09:00:00+00:00", versions={"plumbline-t2i": "0.1.0"}, **MODELS_CONFIG,
     )  # fmt: skip
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """Make a model's repository with a card and another author's results; return its folder."""
     (tmp_path / "model/.eval_results").mkdir(parents=True)
     (tmp_path / "model/README.md").write_text(CARD_TEXT)
     (tmp_path / "model/.eval_results/theirs.yaml").write_text(OTHER_RESULTS)
@@ -77,7 +75,7 @@ TASK_OPTIONS = ("hub.dataset=acme/bench", "hub.tasks={gecko: default, gecko/coun
 
 
 def test_publishing_writes_the_card_and_results_once_and_keeps_other_text(run: MadeRun, model: Path) -> None:
-    assert f"published: {model}" in printed("publish", *make_options(run, model, *TASK_OPTIONS))
+    assert f"published: {model}" in run_for_output("publish", *make_options(run, model, *TASK_OPTIONS))
     first = read_files(model)
     assert first[".eval_results/theirs.yaml"] == OTHER_RESULTS and first["README.md"].startswith(
         f"{CARD_TEXT}\n<!-- begin "
@@ -96,10 +94,10 @@ def test_publishing_writes_the_card_and_results_once_and_keeps_other_text(run: M
         assert fact in (whole.notes or "")
 
     (model / "README.md").write_text(first["README.md"] + "\nA last word.\n")
-    printed("publish", *make_options(run, model, *TASK_OPTIONS))
+    run_for_output("publish", *make_options(run, model, *TASK_OPTIONS))
     assert read_files(model) == first | {"README.md": first["README.md"] + "\nA last word.\n"}
     change_manifest(run, {"benchmark": "another"})
-    printed("publish", *make_options(run, model, "hub.dataset=acme/second"))
+    run_for_output("publish", *make_options(run, model, "hub.dataset=acme/second"))
     both = read_files(model)
     assert both["README.md"].startswith(first["README.md"]) and both["README.md"].count("## Scores on ") == 2
     entries = parse_eval_result_entries(yaml.safe_load(both[".eval_results/plumbline.yaml"]))
@@ -110,25 +108,25 @@ def test_other_peoples_entries_are_kept_and_unsuitable_runs_are_refused(run: Mad
     theirs = model / ".eval_results/theirs.yaml"
     theirs.write_text(OTHER_RESULTS.replace("acme/other", "acme/bench"))
     before = read_files(model)
-    assert "theirs.yaml already has an entry for task 'default' of acme/bench; choose another" in refusal(
+    assert "theirs.yaml already has an entry for task 'default' of acme/bench; choose another" in run_refused(
         "publish", *make_options(run, model, *TASK_OPTIONS), code=1
     )
     theirs.write_text("- no: entry\n")
-    assert "theirs.yaml: expected a YAML list of evaluation results" in refusal(
+    assert "theirs.yaml: expected a YAML list of evaluation results" in run_refused(
         "publish", *make_options(run, model, *TASK_OPTIONS)
     )
     theirs.write_text(before[".eval_results/theirs.yaml"])
-    assert "no score 'geko' of atlas; did you mean gecko" in refusal(
+    assert "no score 'geko' of atlas; did you mean gecko" in run_refused(
         "publish", *make_options(run, model, TASK_OPTIONS[0], "hub.tasks={geko: default}")
     )
-    assert "'drift' has no score in run" in refusal("publish", *make_options(run, model, "hub.generator=drift"))
-    assert "expected hub.generator=NAME" in refusal("publish", f"store={run.store.place.url}", "sink=hub")
+    assert "'drift' has no score in run" in run_refused("publish", *make_options(run, model, "hub.generator=drift"))
+    assert "expected hub.generator=NAME" in run_refused("publish", f"store={run.store.place.url}", "sink=hub")
     change_manifest(run, {"limited": {"prompts": 12, "of_prompts": 80, "images": 12, "of_images": 80}})
-    assert "expected a result of the whole benchmark, but it scored 12 of 80" in refusal(
+    assert "expected a result of the whole benchmark, but it scored 12 of 80" in run_refused(
         "publish", *make_options(run, model, *TASK_OPTIONS)
     )
     assert read_files(model) == before
-    printed("publish", *make_options(run, model))
+    run_for_output("publish", *make_options(run, model))
     assert "A trial on 12 of 80 prompts; not a result of the whole benchmark." in read_files(model)["README.md"]
 
 

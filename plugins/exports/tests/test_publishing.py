@@ -10,7 +10,7 @@ import pytest
 from plumbline.plugins.exports.sinks import SINKS
 from plumbline.plugins.exports.sinks.publishing import PublishConfig, publish_run
 from plumbline.plugins.exports.sinks.run_contents import RunContents
-from tests.commands import refusal
+from tests.commands import run_refused
 from tests.operators.report.made import MadeRun, draw_noisy_score, make_run
 
 ROOT = Path(__file__).parent.parent.parent.parent
@@ -19,7 +19,6 @@ HOSTILE_NAME = "<b>a/b'\n"
 
 @pytest.fixture
 def run(tmp_path: Path) -> MadeRun:
-    """Make a run with a malicious benchmark name and a generator without scores."""
     made = make_run(
         tmp_path,
         generators=["atlas", "drift"],
@@ -88,20 +87,21 @@ def test_a_failing_sink_is_a_one_line_error_and_does_not_change_the_store(
 
     use_sink(monkeypatch, refuse)
     before = read_store()
-    assert refusal("publish", "sink=wandb", f"store={run.store.place.url}", code=1) == (
-        "error: sink=wandb: RuntimeError: the server is away; the run is unchanged"
+    assert run_refused("publish", "sink=wandb", f"store={run.store.place.url}", code=1) == (
+        "error: sink=wandb: RuntimeError: the server is away; the run is unchanged; "
+        "correct the cause and publish it again"
     )
     assert read_store() == before
 
 
 @pytest.mark.parametrize("name", sorted(set(SINKS) - {"hub"}))
-def test_without_its_library_a_sink_names_the_extra_to_install(
+def test_a_sink_without_its_library_is_refused_with_the_extra_to_install(
     name: str, run: MadeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(SINKS.loaded, name, raising=False)
     monkeypatch.delitem(sys.modules, f"plumbline.plugins.exports.sinks.{name}", raising=False)
     monkeypatch.setitem(sys.modules, name, None)
-    assert f"install the extra '{name}' of plumbline-t2i" in refusal(
+    assert f"install the extra '{name}' of plumbline-t2i" in run_refused(
         "publish", f"sink={name}", f"store={run.store.place.url}", code=1
     )
     assert f"\n{name} = [" in (ROOT / "pyproject.toml").read_text()

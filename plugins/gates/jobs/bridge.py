@@ -7,22 +7,22 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from plumbline.jobs.command import STOPPED_LINE, Command, run_job
+from plumbline.jobs.command import STOPPED_MESSAGE, Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_table, warn
 from plumbline.jobs.display.plan_table import show_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay
 from plumbline.jobs.logs import write_log
 from plumbline.jobs.overrides import SWEEP_KEYS
-from plumbline.operators.base.sentences import format_interval, number, plural, signed
+from plumbline.operators.base.sentences import format_interval, format_number, format_quantity, format_signed
 from plumbline.pipelines.store.store import open_existing_store
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.plugins.gates.bridge_building import describe_bridge
 from plumbline.plugins.gates.bridging import (
     BridgeSweepConfig,
-    Side,
+    ScoredVersion,
     build_bridge,
-    make_sweep_side,
-    read_run_side,
+    make_sweep_version,
+    read_run_version,
     score_held_out_set,
     write_bridge,
 )
@@ -35,24 +35,24 @@ COMMAND = Command(
     SWEEP_KEYS,
     first="sweep",
     otherwise="shapes",
-    stopped=STOPPED_LINE,
+    stopped=STOPPED_MESSAGE,
 )
 MAX_SHOWN_GROUPS = 12
 
 
 def main(config: BridgeSweepConfig) -> int:
-    """Build a bridge, writing a log; return 0."""
+    """Build a bridge; write a log of the command, and return 0."""
     with write_log(config.log, [config.storage.key, config.storage.secret]):
-        return _run(make_console(), config)
+        return _compute_bridge(make_console(), config)
 
 
-def _run(console: Console, config: BridgeSweepConfig) -> int:
+def _compute_bridge(console: Console, config: BridgeSweepConfig) -> int:
     """Score the versions that are not in a run, and write and show the bridge; return 0.
 
-    A dry run only shows the plan of the sweep that scores the versions.
+    If a sweep is needed to score the versions, a dry run only shows the plan of the sweep.
     """
-    sweep = config.sweep()
-    held: dict[str, Side] = {}
+    sweep = config.make_sweep()
+    held: dict[str, ScoredVersion] = {}
     if sweep is None:
         store = open_existing_store(config)
     else:
@@ -63,21 +63,21 @@ def _run(console: Console, config: BridgeSweepConfig) -> int:
             return 0
         with ProgressDisplay(console) as display:
             scores = score_held_out_set(planned, display.update)
-        held = {metric: make_sweep_side(planned, scores, metric) for metric in sweep.metrics}
+        held = {metric: make_sweep_version(planned, scores, metric) for metric in sweep.metrics}
     old, new = (
-        held[metric] if run is None else read_run_side(store, run, metric, f"bridge.{side}_run")
-        for side, metric, run in config.bridge.sides()
+        held[metric] if run is None else read_run_version(store, run, metric, f"bridge.{side}_run")
+        for side, metric, run in config.bridge.list_sides()
     )
     built = build_bridge(store, config.bridge, old, new)
     bridge = built.bridge
     say(
         console,
-        f"{plural(bridge.images, 'image')} of {plural(bridge.prompts, 'prompt')} and "
-        f"{plural(len(bridge.generators), 'generator')} were scored by both",
+        f"{format_quantity(bridge.images, 'image')} of {format_quantity(bridge.prompts, 'prompt')} and "
+        f"{format_quantity(len(bridge.generators), 'generator')} were scored by both",
     )
     for sentence in describe_bridge(bridge):
         console.print(f"[bold]{escape(sentence.lead)}[/] {escape(sentence.rest)}", soft_wrap=True)
-    _show_clear(console, [row for row in built.groups.to_pylist() if row["clear"]])
+    _show_clear_misses(console, [row for row in built.groups.to_pylist() if row["clear"]])
     if not bridge.joins:
         warn(
             console, "trends and reports do not use this bridge, because it does not join the means of the two versions"
@@ -86,13 +86,12 @@ def _run(console: Console, config: BridgeSweepConfig) -> int:
     return 0
 
 
-def _show_clear(console: Console, groups: Sequence[Mapping[str, Any]]) -> None:
-    """Show the generators and skills whose new means clearly differ from the mapped means, largest difference first."""
+def _show_clear_misses(console: Console, groups: Sequence[Mapping[str, Any]]) -> None:
     cells = [
         [
             *(row["generator"], row["skill"], str(row["prompts"])),
-            *(number(row[name]) for name in ("old", "mapped", "new")),
-            f"{signed(row['miss'])} ({format_interval(row['low'], row['high'])})",
+            *(format_number(row[name]) for name in ("old", "mapped", "new")),
+            f"{format_signed(row['miss'])} ({format_interval(row['low'], row['high'])})",
             f"{row['p_holm']:.2g}",
         ]
         for row in sorted(groups, key=lambda row: -abs(row["miss"]))[:MAX_SHOWN_GROUPS]

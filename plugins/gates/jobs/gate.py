@@ -9,7 +9,7 @@ from rich.markup import escape
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_table
-from plumbline.operators.base.sentences import plural
+from plumbline.operators.base.sentences import format_quantity
 from plumbline.pipelines.base.exit_codes import COMPLETE, GATE_FAILED
 from plumbline.pipelines.store.store import open_existing_store
 from plumbline.plugins.gates.checks import GateResult
@@ -63,8 +63,11 @@ def show_gate(console: Console, result: GateResult) -> None:
     title = f"run {result.run_id} of {result.benchmark}{against}"
     show_table(console, title, ("outcome", "rule", "generator", "skill", "found"), rows)
     if len(checks) > MAX_SHOWN_CHECKS:
-        say(console, f"{plural(len(checks) - MAX_SHOWN_CHECKS, 'more check')} with the same or a better outcome")
-    console.print(f"[{'green' if result.passed else 'red'}]{escape(result.summary())}[/]", soft_wrap=True)
+        say(
+            console,
+            f"{format_quantity(len(checks) - MAX_SHOWN_CHECKS, 'more check')} with the same or a better outcome",
+        )
+    console.print(f"[{'green' if result.passed else 'red'}]{escape(result.describe())}[/]", soft_wrap=True)
 
 
 if __name__ == "__main__":

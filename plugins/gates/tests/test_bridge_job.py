@@ -12,7 +12,7 @@ from plumbline.pipelines.nightly.regressions import find_baseline
 from plumbline.pipelines.report.trends import make_trends
 from plumbline.pipelines.store.runs import read_manifest
 from tests.bench_of import SMALL_OPTIONS, UNJUDGED_OPTIONS, write_benchmark
-from tests.commands import printed, refusal
+from tests.commands import run_for_output, run_refused
 from tests.operators.report.made import MadeRun, Score, draw_noisy_score, make_plain_prompts, make_run
 from tests.pipelines.report.test_joined_versions import DAYS, make_both_nights
 
@@ -20,7 +20,6 @@ OLD_RUN, NEW_RUN = "2026-01-01", "2026-01-02"
 
 
 def make_runs(folder: Path, new: Score) -> MadeRun:
-    """Make two runs with gecko scores for 60 prompts, the second one scored by `new`; return the second run."""
     options: dict[str, Any] = {"prompts": make_plain_prompts(60), "metrics": ("gecko",), "question_metrics": ()}
     make_run(folder, run_id=OLD_RUN, **options)
     return make_run(folder, run_id=NEW_RUN, score=new, **options)
@@ -58,7 +57,7 @@ def score_shifted(generator: str, metric: str, prompt: int) -> float:
 
 def test_a_line_joins_shifted_scores_and_the_generator_off_the_line_is_named(tmp_path: Path) -> None:
     make_runs(tmp_path, score_shifted)
-    said = " ".join(printed("bridge", *list_arguments(tmp_path)).split())
+    said = " ".join(run_for_output("bridge", *list_arguments(tmp_path)).split())
     bridge, groups = read_bridge(tmp_path)
     assert "180 images of 60 prompts and 3 generators were scored by both" in said
     assert "A map joins the old gecko and the new gecko: new = " in said and bridge["verdict"] == "joined"
@@ -69,17 +68,19 @@ def test_a_line_joins_shifted_scores_and_the_generator_off_the_line_is_named(tmp
     assert bridge["margins"].keys() == {"overall", "counting", "colour"}
 
 
-def test_a_curve_joins_equal_ranks_but_not_noise(tmp_path: Path) -> None:
-    """On a curve, ranks agree perfectly and the map explains nearly all variance; on noise, it explains none."""
+def test_a_bridge_exists_between_scores_on_a_curve_but_not_between_noise(tmp_path: Path) -> None:
+    """Scores on a curve rank images equally, so the bridge explains nearly all variance; for noise it explains none."""
     make_runs(tmp_path / "curve", lambda *at: draw_noisy_score(*at) ** 4)
-    assert "A map joins the old gecko and the new gecko" in printed("bridge", *list_arguments(tmp_path / "curve"))
+    assert "A map joins the old gecko and the new gecko" in run_for_output(
+        "bridge", *list_arguments(tmp_path / "curve")
+    )
     curve, groups = read_bridge(tmp_path / "curve")
     assert curve["kind"] == "monotone" and curve["images_spearman"] == pytest.approx(1)
     assert curve["explained"] > 0.98 and curve["curve"][1] == sorted(curve["curve"][1])
     assert curve["generators_kendall"] == 1 and not curve["turned"] and len(groups) == 9
     assert curve["clear_misses"] == 0, "rounding the map's curve causes no clear miss"
     make_runs(tmp_path / "noise", score_with_noise)
-    said = printed("bridge", *list_arguments(tmp_path / "noise"))
+    said = run_for_output("bridge", *list_arguments(tmp_path / "noise"))
     assert (
         "the old gecko and the new gecko measure different things: the best map explains" in said
         and "goes on" not in said
@@ -92,7 +93,7 @@ def test_identical_scores_share_a_scale_even_on_a_sample_of_prompts(tmp_path: Pa
     make_runs(tmp_path, draw_noisy_score)
     assert (
         "Scores of the old gecko and the new gecko are on the same scale: the mean of one more generator is off by "
-        "at most ±0.000" in printed("bridge", *list_arguments(tmp_path, "bridge.prompts=40"))
+        "at most ±0.000" in run_for_output("bridge", *list_arguments(tmp_path, "bridge.prompts=40"))
     )
     bridge, _ = read_bridge(tmp_path)
     assert (bridge["prompts"], bridge["images"], bridge["verdict"]) == (40, 120, "one scale")
@@ -101,7 +102,7 @@ def test_identical_scores_share_a_scale_even_on_a_sample_of_prompts(tmp_path: Pa
 def test_impossible_bridges_are_refused_with_the_reason(tmp_path: Path) -> None:
     make_runs(tmp_path, lambda *at: 0.5)
     for words, said in (
-        ((), "gecko: all 180 images have the score 0.5, so there is nothing to map"),
+        ((), "gecko: expected different scores, found 0.5 for all 180 images; choose other images or another metric"),
         (("bridge.prompts=5",), "expected images of at least 20 prompts that both versions scored, found 15 images"),
         (("bridge.new=vqascore",), "bridge.new_run=2026-01-02: the run has no scores by 'vqascore'"),
         ((f"bridge.new_run={OLD_RUN}",), "bridge.new: expected a version other than bridge.old=gecko"),
@@ -109,18 +110,18 @@ def test_impossible_bridges_are_refused_with_the_reason(tmp_path: Path) -> None:
         (("bridge.old_run=null",), "bridge.old: the sweep has no metric"),
     ):
         wanted = [*list_arguments(tmp_path), *words, *(("metric=[clipscore]",) if "null" in str(words) else ())]
-        assert said in refusal("bridge", *wanted)
+        assert said in run_refused("bridge", *wanted)
 
 
 def test_nearly_constant_scores_are_not_bridged(tmp_path: Path) -> None:
     make_runs(
         tmp_path, lambda generator, metric, prompt: draw_noisy_score(generator, metric, prompt) if prompt < 5 else 0.5
     )
-    assert "score differs from the most common score, found 5 of 60" in refusal("bridge", *list_arguments(tmp_path))
+    assert "score differs from the most common score, found 5 of 60" in run_refused("bridge", *list_arguments(tmp_path))
     make_runs(
         tmp_path, lambda generator, metric, prompt: draw_noisy_score(generator, metric, prompt) if prompt < 40 else 0.5
     )
-    assert "Images: Spearman 0." in " ".join(printed("bridge", *list_arguments(tmp_path)).split())
+    assert "Images: Spearman 0." in " ".join(run_for_output("bridge", *list_arguments(tmp_path)).split())
 
 
 def test_a_held_out_set_is_scored_by_both_versions_without_writing_a_run(tmp_path: Path) -> None:
@@ -130,21 +131,21 @@ def test_a_held_out_set_is_scored_by_both_versions_without_writing_a_run(tmp_pat
         f"benchmark.prompts={folder}/prompts.parquet", f"benchmark.images={folder}/images", "benchmark.name=small",
         f"store={tmp_path}/store", *SMALL_OPTIONS, "bridge.old=edge_density", "bridge.new=busy", "bridge.prompts=20",
     ]  # fmt: skip
-    said = printed("bridge", *words)
+    said = run_for_output("bridge", *words)
     bridge, _ = read_bridge(tmp_path)
     assert "20 of 24 prompts x 2 generators" in said and "40 images of 20 prompts" in said
     assert bridge["old"]["recipe"].items() >= {("statistic", "edge_density"), ("stages.scores", "1")}
     assert bridge["old"]["recipe"].keys() == bridge["new"]["recipe"].keys() and bridge["old"]["run_id"] is None
     assert not (tmp_path / "store/runs").exists()
     cells = {*(tmp_path / "store").rglob("*.parquet")}
-    printed("bridge", *words)
+    run_for_output("bridge", *words)
     assert {path.parts[-3] for path in {*(tmp_path / "store").rglob("*.parquet")} - cells} == {"bridges"}
 
 
 def test_a_bridge_joins_the_trends_of_both_versions(tmp_path: Path) -> None:
     run = make_both_nights(tmp_path)
     words = (f"store={tmp_path}/store", "bridge.old=gecko", f"bridge.old_run={DAYS[0]}", f"bridge.new_run={DAYS[1]}")
-    assert "A map joins the old gecko and the new gecko" in printed("bridge", *words)
+    assert "A map joins the old gecko and the new gecko" in run_for_output("bridge", *words)
     (said,) = make_trends(run.store).page.breaks.rows
     assert f"{DAYS[1]}, and its earlier scores are compared by bridge " in str(said)
     assert "off by at most ±0.0" in str(said)
@@ -154,6 +155,6 @@ def test_a_bridge_joins_the_trends_of_both_versions(tmp_path: Path) -> None:
 def test_trends_stay_separate_if_the_versions_measure_different_things(tmp_path: Path) -> None:
     run = make_both_nights(tmp_path, lambda *at: draw_noisy_score("x", "independent noise", at[2] + 1000 * len(at[0])))
     words = (f"store={tmp_path}/store", "bridge.old=gecko", f"bridge.old_run={DAYS[0]}", f"bridge.new_run={DAYS[1]}")
-    printed("bridge", *words)
+    run_for_output("bridge", *words)
     (said,) = make_trends(run.store).page.breaks.rows
     assert "so its scores are not compared, and bridge" in str(said)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from plumbline.pipelines.base.exit_codes import COMPLETE, GATE_FAILED
 from plumbline.pipelines.store.runs import read_manifest
 from plumbline.plugins.gates.rules import Rule
-from tests.bench_of import Bench, images
+from tests.bench_of import Bench, read_image_rows
 from tests.commands import Ended, run
 from tests.operators.report.made import MadeRun, make_plain_prompts, make_run
 
@@ -35,7 +35,6 @@ def score_earlier(generator: str, metric: str, prompt: int) -> float:
 
 
 def score_later(generator: str, metric: str, prompt: int) -> float | None:
-    """Return a score of the later run; the first three images by cobalt have no score."""
     if generator == "cobalt" and prompt < 3:
         return None
     place = list(MEAN_CHANGES).index(generator)
@@ -45,8 +44,6 @@ def score_later(generator: str, metric: str, prompt: int) -> float | None:
 
 
 class Runs(NamedTuple):
-    """A store with two runs, and a folder for the rules."""
-
     folder: Path
 
     @property
@@ -54,13 +51,11 @@ class Runs(NamedTuple):
         return self.folder / "store"
 
     def gate(self, rules: str | Mapping[str, Any], *words: str) -> Ended:
-        """Judge the newer run by these rules."""
         text = rules if isinstance(rules, str) else yaml.safe_dump({"rules": rules})
         (self.folder / "gate.yaml").write_text(text)
         return run("gate", f"store={self.store}", f"rules={self.folder}/gate.yaml", f"run={RUN}", *words)
 
     def read_error(self, rules: str, *words: str) -> str:
-        """Return the error message about the rules, without the folder of their file."""
         ended = self.gate(f"rules:\n  floor: {rules}" if rules.startswith("{") else rules, *words)
         assert ended.code == 1, ended
         return ended.line.replace(f"{self.folder}/", "")
@@ -68,7 +63,6 @@ class Runs(NamedTuple):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """Make two runs with three metrics: higher is better for gecko, lower for lpips, and neither for entropy."""
     folder = tmp_path_factory.mktemp("runs")
     given: dict[str, Any] = {
         "prompts": make_plain_prompts(N_PROMPTS),
@@ -86,7 +80,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 
 def add_metric_options(made: MadeRun, **options: Any) -> None:
-    """Add the options of these metrics to the configuration in a run's manifest."""
     manifest = read_manifest(made.store, made.run_id)
     manifest["config"]["metrics"] |= options
     made.store.write_json(f"runs/{made.run_id}/manifest.json", manifest)
@@ -98,7 +91,7 @@ def read_gecko_scores(runs: Runs, run_id: str, generator: str) -> Floats:
     return chosen.sort_values("prompt_id")["score"].to_numpy(np.float64)
 
 
-def draw_means(values: Floats, worst: float, draws: int = 100_000) -> Floats:
+def draw_gaffke_means(values: Floats, worst: float, draws: int = 100_000) -> Floats:
     """Draw Gaffke's means: weighted means of the values and the worst value, with uniformly drawn weights."""
     weights = np.random.default_rng(1).dirichlet(np.ones(len(values) + 1), draws)
     return np.asarray(weights @ np.append(values, worst))
@@ -114,7 +107,7 @@ def test_a_run_that_is_no_worse_passes_and_every_rule_has_its_finding(runs: Runs
     shown = re.search(r"(\S+) \(90% interval (\S+) to (\S+)\) on 60 prompts, p (\S+)", ended.words)
     assert shown is not None, ended
     mean, low, high, p_value = (float(number.replace("−", "-")) for number in shown.groups())
-    below, above = draw_means(differences, -1), -draw_means(-differences, -1)
+    below, above = draw_gaffke_means(differences, -1), -draw_gaffke_means(-differences, -1)
     assert mean == pytest.approx(differences.mean(), abs=6e-4)
     assert low == pytest.approx(np.quantile(below, 0.05), abs=2e-3)
     assert high == pytest.approx(np.quantile(above, 0.95), abs=2e-3)
@@ -157,7 +150,7 @@ def test_a_rule_with_too_few_prompts_reports_how_many_are_needed(runs: Runs) -> 
     ]
     known = [score for score in scores if score is not None]
     samples = np.random.default_rng(0).choice(differences, (200, needed))
-    shown = [np.quantile(draw_means(one, min(known) - max(known), 4000), 0.05) > -0.015 for one in samples]
+    shown = [np.quantile(draw_gaffke_means(one, min(known) - max(known), 4000), 0.05) > -0.015 for one in samples]
     assert N_PROMPTS < needed < 400 and np.mean(shown) == pytest.approx(0.8, abs=0.12)
     lenient = {"gain": rules["gain"] | {"cannot_tell": "passes"}}
     ended = runs.gate(lenient, f"against={EARLIER_RUN}")
@@ -226,9 +219,9 @@ def test_byte_identical_images_pass_with_any_number_of_prompts(tmp_path: Path) -
     write_rules = (tmp_path / "gate.yaml").write_text
     assert bench.run().code == COMPLETE
     for generator in ("atlas", "flint"):
-        shown = images(generator, 8)
+        shown = read_image_rows(generator, 8)
         if generator == "flint":
-            for one, other in zip(shown, images("atlas", 8), strict=True):
+            for one, other in zip(shown, read_image_rows("atlas", 8), strict=True):
                 one["image"] = other["image"]
         file = bench.write(generator, shown)
         os.utime(file, (1_800_000_000, 1_800_000_000))

@@ -30,7 +30,6 @@ MAX_PASSING_SHARE = 0.05 + 0.0105
 
 
 def make_losses(n: int, k: int, size: float = 1.0) -> Floats:
-    """Return n values: k prompts lose `size`, the others lose nothing."""
     return np.append(np.zeros(n - k), np.full(k, -size))
 
 
@@ -94,7 +93,7 @@ def test_binary_losses_at_the_margin_pass_with_probability_at_most_alpha(rate: f
 
 
 @pytest.mark.parametrize("n", [4, 12, 25])
-def test_two_sizes_of_losses_at_the_margin_pass_with_probability_at_most_alpha(n: int) -> None:
+def test_a_mean_at_the_bound_passes_with_probability_at_most_alpha_if_losses_have_two_sizes(n: int) -> None:
     """The probability is exact: it sums all outcomes of prompts that lose 1, lose 0.2, stay equal or gain 0.5."""
     sizes = np.array([-1.0, -0.2, 0.0, 0.5])
     counts = [(i, j, k, n - i - j - k) for i in range(n + 1) for j in range(n + 1 - i) for k in range(n + 1 - i - j)]
@@ -109,12 +108,12 @@ def test_two_sizes_of_losses_at_the_margin_pass_with_probability_at_most_alpha(n
         assert passed <= 0.05
 
 
-def draw_fractions(random: np.random.Generator, n: int, of: int, rate: float) -> Floats:
-    """Draw the changes of n scores that were 1 before: a new score is the passed fraction of `of` questions.
+def draw_fractions(random: np.random.Generator, n: int, n_questions: int, rate: float) -> Floats:
+    """Draw the changes of n scores that were 1 before: a new score is the passed fraction of `n_questions` questions.
 
     `rate` is the probability that a question fails.
     """
-    return random.binomial(of, 1 - rate, n) / of - 1.0
+    return random.binomial(n_questions, 1 - rate, n) / n_questions - 1.0
 
 
 HARD_DISTRIBUTIONS: dict[str, tuple[float, Callable[[np.random.Generator, int], Floats]]] = {
@@ -126,8 +125,8 @@ HARD_DISTRIBUTIONS: dict[str, tuple[float, Callable[[np.random.Generator, int], 
         lambda random, n: random.normal(0, 0.01, n) - (random.random(n) < 0.02),
     ),
     "complete losses on 10%": (-0.1, lambda random, n: -(random.random(n) < 0.1).astype(float)),
-    "fractions of 3 questions": (-0.1, partial(draw_fractions, of=3, rate=0.1)),
-    "fractions of 7 questions, near the full score": (-0.01, partial(draw_fractions, of=7, rate=0.01)),
+    "fractions of 3 questions": (-0.1, partial(draw_fractions, n_questions=3, rate=0.1)),
+    "fractions of 7 questions, near the full score": (-0.01, partial(draw_fractions, n_questions=7, rate=0.01)),
     "losses of a third on some, small gains on others": (
         -0.1,
         lambda random, n: random.choice([-1 / 3, 0.0, 1 / 30], n, p=[0.33, 0.37, 0.3]),
@@ -225,7 +224,7 @@ def test_the_suggested_number_of_prompts_has_80_percent_power(loss: str) -> None
 
 def test_scaling_a_sample_equals_repeating_its_values() -> None:
     values = np.array([-1.0, 0.0, 0.0, 0.25])
-    assert compute_p_value(make_sample(values, -1).times(3), -0.4) == pytest.approx(
+    assert compute_p_value(make_sample(values, -1).scale(3), -0.4) == pytest.approx(
         compute_p_value(make_sample(np.repeat(values, 3), -1), -0.4), abs=1e-9
     )
 

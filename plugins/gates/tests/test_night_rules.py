@@ -11,7 +11,7 @@ from tests.jobs.test_nightly_suite import Suite
 nights, suite = test_nightly_job.nights, test_nightly_suite.suite
 
 
-def test_a_gate_decides_whether_a_night_succeeds(nights: Nights) -> None:
+def test_a_gate_decides_whether_a_nightly_run_succeeds(nights: Nights) -> None:
     """A score drop of 0.1 is significant: a gate that allows 0.2 passes it, and a gate that allows 0.05 fails it."""
     rules = nights.folder / "gate.yaml"
     rules.write_text("rules: {as good: {metric: clipscore, no_worse_by: 0.2}}")

@@ -8,7 +8,7 @@ import pytest
 from plumbline.operators.statistics.poisson_bootstrap import draw_prompts, hash_ids
 from plumbline.plugins.gates.score_maps import (
     LINE_FIT_FUNCTIONS,
-    Kind,
+    MapKind,
     choose_line,
     choose_map,
     compute_margin,
@@ -17,13 +17,13 @@ from plumbline.plugins.gates.score_maps import (
     fit_line,
 )
 
-PROMPTS = hash_ids([f"p{number}" for number in range(300)])
+PROMPT_HASHES = hash_ids([f"p{number}" for number in range(300)])
 RANDOM_GENERATOR = np.random.default_rng(0)
 OLD_SCORES = RANDOM_GENERATOR.uniform(0, 1, 300)
 NOISE = RANDOM_GENERATOR.normal(0, 0.02, 300)
 
 
-def test_lines_agree_with_values_worked_out_by_hand() -> None:
+def test_fitted_lines_agree_with_values_computed_by_hand() -> None:
     """The old scores differ from their mean by -1, 0 and 1, and the new scores from their mean by -2, 1 and 1.
 
     The slope is therefore 3/2 for least squares, and the square root of 6/2 for equating.
@@ -54,8 +54,8 @@ def test_a_curve_pools_falling_values_and_is_constant_beyond_its_ends() -> None:
         ("unchanged", NOISE[::-1] + OLD_SCORES),
     ],
 )
-def test_the_simplest_map_that_predicts_other_prompts_is_chosen(kind: Kind, new: np.ndarray) -> None:
-    assert choose_map(OLD_SCORES, new, PROMPTS).kind == kind
+def test_the_simplest_map_that_predicts_other_prompts_is_chosen(kind: MapKind, new: np.ndarray) -> None:
+    assert choose_map(OLD_SCORES, new, PROMPT_HASHES).kind == kind
 
 
 def test_equally_noisy_versions_are_joined_by_equating_instead_of_least_squares() -> None:
@@ -74,8 +74,8 @@ def test_a_margin_uses_students_t_and_is_nan_for_a_single_miss() -> None:
 
 
 def test_a_larger_draw_of_prompts_includes_the_smaller_draw() -> None:
-    few, more = draw_prompts(PROMPTS[:200], 20, 1), draw_prompts(PROMPTS, 60, 1)
-    assert few.sum() == 20 and more.sum() == 60 and draw_prompts(PROMPTS, None, 1).all()
-    rank = {int(prompt) for prompt in PROMPTS[more]}
-    assert len({int(prompt) for prompt in PROMPTS[:200][few]} & rank) >= 15
-    assert (draw_prompts(PROMPTS, 60, 2) != more).any()
+    few, more = draw_prompts(PROMPT_HASHES[:200], 20, 1), draw_prompts(PROMPT_HASHES, 60, 1)
+    assert few.sum() == 20 and more.sum() == 60 and draw_prompts(PROMPT_HASHES, None, 1).all()
+    rank = {int(prompt) for prompt in PROMPT_HASHES[more]}
+    assert len({int(prompt) for prompt in PROMPT_HASHES[:200][few]} & rank) >= 15
+    assert (draw_prompts(PROMPT_HASHES, 60, 2) != more).any()

@@ -30,15 +30,15 @@ COMMAND = Command(
 
 
 def main(config: GenerateConfig) -> int:
-    """Generate the images, writing a log; return the exit code."""
+    """Generate the images; write a log of the command, and return the exit code."""
     with write_log(config.log, [config.storage.key, config.storage.secret]):
-        return _run(make_console(), config)
+        return _plan_and_generate(make_console(), config)
 
 
-def _run(console: Console, config: GenerateConfig) -> int:
+def _plan_and_generate(console: Console, config: GenerateConfig) -> int:
     """Generate missing images; return 0 if all exist, 2 if failures are within the budget, otherwise 1."""
-    planned = _plan(console, config)
-    return COMPLETE if config.dry_run else _generate(console, planned).exit_code
+    planned = _plan_and_show(console, config)
+    return COMPLETE if config.dry_run else _generate_and_show(console, planned).exit_code
 
 
 def generate_missing(console: Console, config: SweepConfig) -> SweepConfig | None:
@@ -49,17 +49,17 @@ def generate_missing(console: Console, config: SweepConfig) -> SweepConfig | Non
     generation, scoring = find_generation(config), find_scoring_sweep(config)
     if generation is None:
         return scoring
-    planned = _plan(console, generation)
+    planned = _plan_and_show(console, generation)
     if planned.needs.missing:
         say(console, "then, to score these images:")
         show_cells(console, plan_scoring(planned, scoring), full=config.dry_run or config.verbose)
     if config.dry_run:
         return None if planned.needs.missing else scoring
-    _generate(console, planned)
+    _generate_and_show(console, planned)
     return scoring
 
 
-def _plan(console: Console, config: GenerateConfig) -> PlannedGeneration:
+def _plan_and_show(console: Console, config: GenerateConfig) -> PlannedGeneration:
     """Plan the generation, show the plan and return it; raise ConfigError if the images do not fit on their disk."""
     planned = plan_generation(config)
     _show_generation(console, planned)
@@ -67,8 +67,7 @@ def _plan(console: Console, config: GenerateConfig) -> PlannedGeneration:
     return planned
 
 
-def _generate(console: Console, planned: PlannedGeneration) -> GenerationResult:
-    """Generate the missing images, show how many were generated, and return the result."""
+def _generate_and_show(console: Console, planned: PlannedGeneration) -> GenerationResult:
     with ProgressDisplay(console) as display:
         generated = generate(planned, display.update)
     _show_generated(console, generated)
@@ -76,7 +75,6 @@ def _generate(console: Console, planned: PlannedGeneration) -> GenerationResult:
 
 
 def _show_generation(console: Console, planned: PlannedGeneration) -> None:
-    """Show the prompts, the image model, the number of missing images, and the memory, space and time needed."""
     config = planned.config
     seeds = f" x {config.pictures.seeds} seeds" if config.pictures.seeds > 1 else ""
     say(
@@ -88,7 +86,6 @@ def _show_generation(console: Console, planned: PlannedGeneration) -> None:
 
 
 def _show_generated(console: Console, generated: GenerationResult) -> None:
-    """Show how many images were generated, how many failed, and their folder."""
     show_usage(console, generated.usage, generated.costs)
     for address in generated.repaired:
         warn(console, f"{address}: was damaged and has been replaced; if this happens again, check the disk")

@@ -21,14 +21,14 @@ from tests.operators.tiny.rewards import make_clip_tokenizer
 
 IMAGE_SIDE = 32
 """Default width and height of an image in pixels."""
-WIDTH = 32
+HIDDEN_SIZE = 32
 
 
 def _build_clip_text(kind: Any = CLIPTextModel) -> Any:
     tokenizer = make_clip_tokenizer()
     config = CLIPTextConfig(
-        vocab_size=len(tokenizer), hidden_size=WIDTH, intermediate_size=37, num_hidden_layers=2, num_attention_heads=4,
-        max_position_embeddings=tokenizer.model_max_length, projection_dim=WIDTH,
+        vocab_size=len(tokenizer), hidden_size=HIDDEN_SIZE, intermediate_size=37, num_hidden_layers=2,
+        num_attention_heads=4, max_position_embeddings=tokenizer.model_max_length, projection_dim=HIDDEN_SIZE,
         bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
     )  # fmt: skip
     return kind(config)
@@ -36,7 +36,13 @@ def _build_clip_text(kind: Any = CLIPTextModel) -> Any:
 
 def _build_t5() -> dict[str, Any]:
     config = T5Config(
-        vocab_size=len(tiny.BYTE_VOCABULARY), d_model=WIDTH, d_kv=8, d_ff=37, num_layers=1, num_heads=4, pad_token_id=0
+        vocab_size=len(tiny.BYTE_VOCABULARY),
+        d_model=HIDDEN_SIZE,
+        d_kv=8,
+        d_ff=37,
+        num_layers=1,
+        num_heads=4,
+        pad_token_id=0,
     )
     fast = tiny.make_byte_tokenizer(
         tiny.BYTE_VOCABULARY, tiny.CHAT_SPECIAL_TOKENS, pad_token="<pad>", eos_token="</s>", model_max_length=64
@@ -65,19 +71,17 @@ def _build_scheduler() -> "diffusers.DDIMScheduler":
 
 
 def build_stable_diffusion() -> "diffusers.StableDiffusionPipeline":
-    """Build a tiny Stable Diffusion 1.5 pipeline."""
     return diffusers.StableDiffusionPipeline(
         vae=_build_vae(), text_encoder=_build_clip_text(), tokenizer=make_clip_tokenizer(),
-        unet=_build_unet(cross_attention_dim=WIDTH),
+        unet=_build_unet(cross_attention_dim=HIDDEN_SIZE),
         scheduler=_build_scheduler(), safety_checker=None, feature_extractor=None, requires_safety_checker=False,
     )  # fmt: skip
 
 
 def build_stable_diffusion_xl() -> "diffusers.StableDiffusionXLPipeline":
-    """Build a tiny Stable Diffusion XL pipeline."""
     unet = _build_unet(
-        cross_attention_dim=2 * WIDTH, addition_embed_type="text_time", addition_time_embed_dim=8,
-        projection_class_embeddings_input_dim=6 * 8 + WIDTH,
+        cross_attention_dim=2 * HIDDEN_SIZE, addition_embed_type="text_time", addition_time_embed_dim=8,
+        projection_class_embeddings_input_dim=6 * 8 + HIDDEN_SIZE,
     )  # fmt: skip
     return diffusers.StableDiffusionXLPipeline(
         vae=_build_vae(), text_encoder=_build_clip_text(), text_encoder_2=_build_clip_text(CLIPTextModelWithProjection),
@@ -87,11 +91,10 @@ def build_stable_diffusion_xl() -> "diffusers.StableDiffusionXLPipeline":
 
 
 def build_stable_diffusion_3() -> "diffusers.StableDiffusion3Pipeline":
-    """Build a tiny Stable Diffusion 3 pipeline."""
     transformer = diffusers.SD3Transformer2DModel(
         sample_size=IMAGE_SIDE // 2, patch_size=1, in_channels=4, num_layers=1, attention_head_dim=8,
-        num_attention_heads=4, caption_projection_dim=WIDTH, joint_attention_dim=WIDTH,
-        pooled_projection_dim=2 * WIDTH, out_channels=4,
+        num_attention_heads=4, caption_projection_dim=HIDDEN_SIZE, joint_attention_dim=HIDDEN_SIZE,
+        pooled_projection_dim=2 * HIDDEN_SIZE, out_channels=4,
     )  # fmt: skip
     texts = {f"text_encoder{end}": _build_clip_text(CLIPTextModelWithProjection) for end in ("", "_2")}
     tokenizers = {f"tokenizer{end}": make_clip_tokenizer() for end in ("", "_2")}
@@ -104,10 +107,10 @@ def build_stable_diffusion_3() -> "diffusers.StableDiffusion3Pipeline":
 
 
 def build_flux() -> "diffusers.FluxPipeline":
-    """Build a tiny FLUX.1 pipeline with distilled guidance."""
     transformer = diffusers.FluxTransformer2DModel(
         in_channels=16, num_layers=1, num_single_layers=1, attention_head_dim=16, num_attention_heads=2,
-        joint_attention_dim=WIDTH, pooled_projection_dim=WIDTH, axes_dims_rope=(4, 4, 8), guidance_embeds=True,
+        joint_attention_dim=HIDDEN_SIZE, pooled_projection_dim=HIDDEN_SIZE, axes_dims_rope=(4, 4, 8),
+        guidance_embeds=True,
     )  # fmt: skip
     t5 = _build_t5()
     return diffusers.FluxPipeline(
@@ -118,7 +121,6 @@ def build_flux() -> "diffusers.FluxPipeline":
 
 
 def build_qwen_image() -> "diffusers.QwenImagePipeline":
-    """Build a tiny Qwen-Image pipeline."""
     latents = 4
     vae = diffusers.AutoencoderKLQwenImage(
         base_dim=8, z_dim=latents, dim_mult=[1, 2, 2, 2], num_res_blocks=1, temperal_downsample=[False, True, True],
@@ -126,7 +128,7 @@ def build_qwen_image() -> "diffusers.QwenImagePipeline":
     )  # fmt: skip
     transformer = diffusers.QwenImageTransformer2DModel(
         in_channels=16, out_channels=4, num_layers=1, attention_head_dim=16, num_attention_heads=2,
-        joint_attention_dim=WIDTH, axes_dims_rope=(4, 4, 8),
+        joint_attention_dim=HIDDEN_SIZE, axes_dims_rope=(4, 4, 8),
     )  # fmt: skip
     rope = {"type": "mrope", "rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 10000.0}
     text = tiny.DECODER_FIELDS | {"rope_scaling": rope}
@@ -141,7 +143,7 @@ def build_qwen_image() -> "diffusers.QwenImagePipeline":
     )  # fmt: skip
 
 
-PIPELINES: Mapping[str, Callable[[], Any]] = {
+PIPELINE_BUILDERS: Mapping[str, Callable[[], Any]] = {
     build.__name__.removeprefix("build_"): build
     for build in (
         build_stable_diffusion,
@@ -154,7 +156,6 @@ PIPELINES: Mapping[str, Callable[[], Any]] = {
 
 
 def save_pipeline(folder: Path, kind: str = "stable_diffusion", *, seed: int = 0) -> Path:
-    """Save a pipeline of this kind with random weights, and return its folder."""
     torch.manual_seed(seed)
-    PIPELINES[kind]().save_pretrained(folder)
+    PIPELINE_BUILDERS[kind]().save_pretrained(folder)
     return folder

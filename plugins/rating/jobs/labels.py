@@ -7,7 +7,7 @@ from rich.console import Console
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_table, warn
 from plumbline.jobs.overrides import LIST_SYNONYMS
-from plumbline.operators.base.sentences import plural
+from plumbline.operators.base.sentences import format_quantity
 from plumbline.plugins.rating.labelling import LabelPlan, LabelsConfig, plan_labels, tabulate_pairs, write_labels
 
 COMMAND = Command(
@@ -33,7 +33,6 @@ def main(config: LabelsConfig) -> int:
 
 
 def _show_undecided(console: Console, plan: LabelPlan, output: str) -> int:
-    """Show how many pairs are undecided and what to do, and return the exit code."""
     undecided = [pair for pair in plan.pairs if pair.better is None]
     if not undecided:
         return 0
@@ -41,7 +40,8 @@ def _show_undecided(console: Console, plan: LabelPlan, output: str) -> int:
     nobody = f" (for {unrated}, nobody has rated both generators on the same prompt)" if unrated else ""
     warn(
         console,
-        f"exit code 2: {len(undecided)} of {plural(len(plan.pairs), 'pair')} are undecided{nobody}; have people rate "
+        f"exit code 2: {len(undecided)} of {format_quantity(len(plan.pairs), 'pair')} are undecided{nobody}; "
+        f"have people rate "
         f"the images of {output} and run this again, or name only the generators to compare, as in generators=[A,B]",
     )
     return 2

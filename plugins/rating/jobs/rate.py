@@ -6,7 +6,7 @@ from functools import partial
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, warn
 from plumbline.jobs.overrides import LIST_SYNONYMS
-from plumbline.operators.base.sentences import plural
+from plumbline.operators.base.sentences import format_quantity
 from plumbline.plugins.rating.annotation_tools import export_tasks, import_answers
 from plumbline.plugins.rating.rate_config import RateConfig
 from plumbline.plugins.rating.rating import rate
@@ -46,7 +46,7 @@ def main(config: RateConfig) -> int:
         imported = import_answers(open_study(config, report), config.storage.locate(config.import_from))
         for note in imported.notes:
             report(note)
-        say(console, f"{plural(imported.kept, 'answer')} added, {imported.known} already known")
+        say(console, f"{format_quantity(imported.kept, 'answer')} added, {imported.known} already known")
     else:
         rate(config, show_address, report)
     return 0

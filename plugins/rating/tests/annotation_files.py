@@ -55,7 +55,6 @@ ARGILLA_RECORDS: Rows = [
 
 
 def convert_to_version_1(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record in Argilla 1's format, with an additional draft response."""
     by_user: dict[str, Any] = {}
     for question, responses in record["responses"].items():
         for response in responses:
@@ -65,8 +64,7 @@ def convert_to_version_1(record: Mapping[str, Any]) -> dict[str, Any]:
     return {**{name: record[name] for name in ("fields", "metadata")}, "responses": [*said, draft], "external_id": "r"}
 
 
-def flatten(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record in the format of Argilla's `to_list(flatten=True)`."""
+def flatten_record(record: Mapping[str, Any]) -> dict[str, Any]:
     flat = {"id": record["id"], **record["fields"], **record["metadata"]}
     for question, responses in record["responses"].items():
         flat[f"{question}.responses"] = [response["value"] for response in responses]
@@ -76,7 +74,6 @@ def flatten(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def convert_to_hub_row(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record as a row of the table that Argilla 1 writes for the Hub."""
     said = {
         name: [{**one, "status": "submitted"} for one in responses] for name, responses in record["responses"].items()
     }
@@ -86,7 +83,7 @@ def convert_to_hub_row(record: Mapping[str, Any]) -> dict[str, Any]:
 LAYOUTS: Mapping[str, Layout] = {
     "Label Studio": Layout("annotations", {"export.json": LABEL_STUDIO_TASKS}),
     "Argilla": Layout("annotations", {"export.json": ARGILLA_RECORDS}),
-    "flat": Layout("annotations", {"export.json": list(map(flatten, ARGILLA_RECORDS))}),
+    "flat": Layout("annotations", {"export.json": list(map(flatten_record, ARGILLA_RECORDS))}),
     "version 1": Layout("annotations", {"export.json": list(map(convert_to_version_1, ARGILLA_RECORDS))}),
     "Hub": Layout(
         "annotations", {"export.jsonl": "".join(f"{json.dumps(convert_to_hub_row(one))}\n" for one in ARGILLA_RECORDS)}

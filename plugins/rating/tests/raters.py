@@ -21,10 +21,7 @@ def grade_randomly(generator: str, random: np.random.Generator) -> int:
 
 
 class RatedStudy(ServedStudy):
-    """A served study with simulated raters."""
-
     def rate(self, rater: str, choose: GradeChooser = grade_honestly, limit: int = 1000) -> list[dict[str, Any]]:
-        """Answer tasks as a rater, up to `limit` or until none is left, and return the tasks."""
         asked: list[dict[str, Any]] = []
         random = np.random.default_rng(len(rater))
         while len(asked) < limit and (tasks := self.get_tasks(rater, count=1)):

@@ -21,7 +21,6 @@ GENERATORS = ("atlas", "borealis", "cobalt")
 
 
 def make_run_with_questions(folder: Path, **options: Any) -> MadeRun:
-    """Make a run whose first metric asked two yes-no questions and one other question about every prompt."""
     run = make_run(folder, **{"prompts": ["a red star", "a blue cup"], "generators": GENERATORS} | options)
     asked = [
         {"prompt_id": f"p{at:04d}", "question_id": f"q{number}", "text": text, "choices": choices, "answer": choices[0]}
@@ -56,12 +55,12 @@ class ServedStudy:
         self.app = make_app(self.study, token, list_allowed_hosts("127.0.0.1", ()))
 
     def __call__(self, path: str, **request: Any) -> httpx.Response:
-        async def ask() -> httpx.Response:
+        async def send_request() -> httpx.Response:
             transport = httpx.ASGITransport(self.app)
             async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8009") as client:
                 return await client.request(request.pop("method", "GET"), path, **request)
 
-        return asyncio.run(ask())
+        return asyncio.run(send_request())
 
     def get_tasks(self, rater: str = "ann", count: int = 20) -> list[dict[str, Any]]:
         found = self("/tasks", params={"rater": rater, "count": count})

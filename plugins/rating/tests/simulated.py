@@ -56,7 +56,6 @@ def grade_randomly(task: Task, truth: float, random: Random) -> int:
 
 
 def make_answers(tasks: Sequence[Task], raters: dict[str, Rater], seed: int, **fields: Any) -> list[Answer]:
-    """Return every rater's answer to every task."""
     random = np.random.default_rng(seed)
     truths = random.normal(0, 1, len(tasks))
     return [

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from plugins.rating.tests.annotation_files import LAYOUTS
 from tests.pipelines.metaeval.releases.files import read_with
-from tests.pipelines.metaeval.releases.test_damage import check_damaged, few
+from tests.pipelines.metaeval.releases.test_damage import FEW_EXAMPLES, check_damaged
 from tests.pipelines.metaeval.releases.test_releases import RATING_COLUMNS, check_tables
 from tests.pipelines.metaeval.test_metaeval import check_negated, check_without_scores
 
@@ -33,7 +33,7 @@ UNREAD_NOTES = [
     "+protocol.columns.values={nice: NUMBER}",
     "1 of 6 ratings are empty and count as unsure",
 ]
-EXPECTED: dict[str, dict[str, Any]] = {
+EXPECTED_TABLES: dict[str, dict[str, Any]] = {
     "Label Studio": {**ANNOTATIONS, "notes": ["1 annotation (skipped) not counted", *UNREAD_NOTES]},
     "version 1": {**ANNOTATIONS, "notes": ["2 annotations (draft) not counted", *UNREAD_NOTES]},
     **{f"{kind}": {**ANNOTATIONS, "notes": UNREAD_NOTES} for kind in ("Argilla", "flat", "Hub")},
@@ -42,12 +42,12 @@ EXPECTED: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_every_format_is_read_into_the_same_tables(name: str, tmp_path: Path) -> None:
-    check_tables(read_with("annotations", LAYOUTS[name].write(tmp_path)), EXPECTED[name])
+    check_tables(read_with("annotations", LAYOUTS[name].write(tmp_path)), EXPECTED_TABLES[name])
 
 
 @pytest.mark.parametrize("values", [True, False], ids=["values", "bytes"])
 @pytest.mark.parametrize("name", LAYOUTS)
-@few
+@FEW_EXAMPLES
 @given(data=st.data())
 def test_a_damaged_export_only_raises_source_error(
     name: str, values: bool, data: st.DataObject, tmp_path: Path

@@ -16,7 +16,7 @@ from plugins.rating.tests.served import GENERATORS, make_run_with_questions
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.plugins.rating.question_templates import TEMPLATES
 from plumbline.plugins.rating.study_files import read_answers, read_study
-from tests.commands import printed, refusal, run
+from tests.commands import run, run_for_output, run_refused
 from tests.operators.report.made import MadeRun
 from tests.pipelines.metaeval.releases.files import write_file
 
@@ -37,13 +37,11 @@ def scored_run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
 
 @pytest.fixture
 def study(scored_run: MadeRun, tmp_path: Path) -> list[str]:
-    """Return the arguments of jobs.rate for a study with several templates."""
     return [f"store={scored_run.store.place.url}", f"study={tmp_path}/study", f"templates=[{','.join(TEMPLATES)}]"]
 
 
 def export_records(study: Sequence[str], tool: str, folder: Path) -> dict[str, Records]:
-    """Export the study to an annotation tool, and return the exported records by template."""
-    assert f"written: {folder}/study/exports/{tool}/words.0.json" in printed("rate", *study, f"export_to={tool}")
+    assert f"written: {folder}/study/exports/{tool}/words.0.json" in run_for_output("rate", *study, f"export_to={tool}")
     files = folder / "study/exports" / tool
     return {template: json.loads((files / f"{template}.0.json").read_text()) for template in TEMPLATES}
 
@@ -86,24 +84,26 @@ def rate_in_argilla(records: Records, template: str, rater: str) -> Records:
     return [{**record, "responses": responses, "status": "completed", "_server_id": None} for record in records]
 
 
-TOOLS: Mapping[str, Callable[[Records, str, str], Records]] = {
+RATE_FUNCTION_BY_TOOL: Mapping[str, Callable[[Records, str, str], Records]] = {
     "label_studio": rate_in_label_studio,
     "argilla": rate_in_argilla,
 }
 
 
-@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("tool", RATE_FUNCTION_BY_TOOL)
 def test_answers_in_another_tool_are_imported_as_answers_of_the_study(
     tool: str, study: Sequence[str], tmp_path: Path
 ) -> None:
     tasks = export_records(study, tool, tmp_path)
     for template, records in tasks.items():
-        answers = write_file(tmp_path / f"{template}.json", TOOLS[tool](records, template, "ann@example.org"))
-        assert "6 answers added, 0 already known" in printed("rate", *study, f"import_from={answers}")
-        assert "0 answers added, 6 already known" in printed("rate", *study, f"import_from={answers}")
+        answers = write_file(
+            tmp_path / f"{template}.json", RATE_FUNCTION_BY_TOOL[tool](records, template, "ann@example.org")
+        )
+        assert "6 answers added, 0 already known" in run_for_output("rate", *study, f"import_from={answers}")
+        assert "0 answers added, 6 already known" in run_for_output("rate", *study, f"import_from={answers}")
         if tool == "label_studio":
-            write_file(answers, convert_to_json_min(TOOLS[tool](records, template, "ann@example.org")))
-            assert "0 answers added, 6 already known" in printed("rate", *study, f"import_from={answers}")
+            write_file(answers, convert_to_json_min(RATE_FUNCTION_BY_TOOL[tool](records, template, "ann@example.org")))
+            assert "0 answers added, 6 already known" in run_for_output("rate", *study, f"import_from={answers}")
     place = StorageConfig().locate(f"{tmp_path}/study")
     answers_kept = read_answers(place)
     assert {(one.rater, one.note, one.repeat, one.gold) for one in answers_kept if one.template != "questions"} == {
@@ -124,7 +124,7 @@ def test_answers_in_another_tool_are_imported_as_answers_of_the_study(
     assert all(one.answer == "ab"[one.shown[0]] for one in pairs) and {one.answer for one in pairs} == {"a", "b"}
 
 
-@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("tool", RATE_FUNCTION_BY_TOOL)
 def test_exported_tasks_contain_images_but_no_generators(tool: str, study: Sequence[str], tmp_path: Path) -> None:
     tasks = export_records(study, tool, tmp_path)
     assert {template: len(records) for template, records in tasks.items()} == {
@@ -143,7 +143,7 @@ def test_exported_tasks_contain_images_but_no_generators(tool: str, study: Seque
         assert not any(name in text for name in (*GENERATORS, "p000"))
 
 
-def test_each_label_studio_project_has_a_configuration_of_its_fields(study: Sequence[str], tmp_path: Path) -> None:
+def test_each_label_studio_project_has_a_form_for_its_template(study: Sequence[str], tmp_path: Path) -> None:
     export_records(study, "label_studio", tmp_path)
     views = {
         name: ElementTree.parse(tmp_path / f"study/exports/label_studio/{name}.xml").getroot() for name in TEMPLATES
@@ -162,7 +162,7 @@ def test_an_answer_changed_in_the_tool_is_the_next_revision_and_an_older_one_is_
     for day, choice, kept in ((2, "2", 1), (3, "5", 1), (1, "1", 0)):
         said = make_annotation(7, ("likert", "choices", {"choices": [choice]}), updated_at=f"2026-11-0{day}T00:00:00Z")
         file = write_file(tmp_path / "export.json", [{**task, "annotations": [said]}])
-        assert f"{kept} answer" in printed("rate", *study, f"import_from={file}")
+        assert f"{kept} answer" in run_for_output("rate", *study, f"import_from={file}")
     (answer,) = read_answers(StorageConfig().locate(f"{tmp_path}/study"))
     assert (answer.rater, answer.answer, answer.seconds, answer.at) == ("7", 5, 3.5, "2026-11-03T00:00:00Z")
     assert len([*(tmp_path / "study/answers/7").iterdir()]) == 2
@@ -174,7 +174,7 @@ def test_unknown_tasks_are_noted_and_a_file_with_an_invalid_answer_adds_nothing(
     tasks = export_records(study, "label_studio", tmp_path)
 
     def find_refusal(*records: Any) -> str:
-        return refusal("rate", *study, f"import_from={write_file(tmp_path / 'export.json', list(records))}")
+        return run_refused("rate", *study, f"import_from={write_file(tmp_path / 'export.json', list(records))}")
 
     (good, other, *_) = rate_in_label_studio(tasks["likert"], "likert", "ann")
     other["annotations"] = [make_annotation("ann", ("likert", "choices", {"choices": ["7"]}))]

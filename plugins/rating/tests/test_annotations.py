@@ -12,20 +12,19 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.metaeval.metaeval import run_metaeval
 from plumbline.pipelines.metaeval.release_selection import open_release
 from plumbline.pipelines.metaeval.releases.release import Release
-from tests.commands import config_of
+from tests.commands import load_job_config
 from tests.pipelines.metaeval.releases.files import read_with, write_file
 
 
 def open_export(folder: Path, records: Any, *overrides: str) -> Release:
     path = write_file(folder / "export.json", records)
-    protocol = config_of("metaeval", "protocol=annotations", f"protocol.path={path}", *overrides).protocol
+    protocol = load_job_config("metaeval", "protocol=annotations", f"protocol.path={path}", *overrides).protocol
     return open_release(protocol, StorageConfig())
 
 
 def make_task(
     *results: tuple[str, str, dict[str, Any]], data: Any = ATLAS_RECORD, **fields: Any
 ) -> list[dict[str, Any]]:
-    """Return a list of one Label Studio task with one annotation."""
     return [{"id": 1, "data": data, "annotations": [make_annotation(7, *results, **fields)]}]
 
 
@@ -52,11 +51,11 @@ def test_only_line_feeds_and_carriage_returns_end_a_line_of_json(tmp_path: Path)
     line = json.dumps({**LABEL_STUDIO_TASKS[0], "note": "a\u2028b\x85c"}, ensure_ascii=False)
     (tmp_path / "export.jsonl").write_text(line + "\r\n", newline="")
     words = ("protocol=annotations", f"protocol.path={path}l")
-    lines = open_release(config_of("metaeval", *words).protocol, StorageConfig())
+    lines = open_release(load_job_config("metaeval", *words).protocol, StorageConfig())
     assert list_ratings(lines)
 
 
-def test_columns_name_fields_and_questions_about_the_same_image_are_averaged(tmp_path: Path) -> None:
+def test_answers_to_several_questions_about_an_image_are_averaged(tmp_path: Path) -> None:
     asked = [
         {"id": place, "data": {"picture": "1.png", "q": f"q{place}"}, "annotations": [
             make_annotation(7, ("dsg_h", "choices", {"choices": [reply]})),
@@ -158,7 +157,10 @@ def test_the_worst_mark_of_a_word_counts(tmp_path: Path) -> None:
             make_task(("w", "labels", {**RED_WORD, "text": "blue"})),
             r"record 0, w: characters 2 to 5 are not 'blue' in 'a red dog'; set prot",
         ),
-        (make_task(("w", "labels", {**RED_WORD, "start": None})), "record 0, w: expected the first and last character"),
+        (
+            make_task(("w", "labels", {**RED_WORD, "start": None})),
+            "record 0, w: expected whole numbers as start and end",
+        ),
         (
             [*make_task(("q", "rating", {"rating": 3})), *make_task(("q", "rating", {"rating": 4}))],
             r"record 1: rater '7' answers 'q' of image 'i1' twice \(first in .*record 0\)",
@@ -180,8 +182,8 @@ def test_a_file_without_ratings_is_refused(tmp_path: Path) -> None:
         )
 
 
-def test_an_export_without_generators_judges_metrics_by_the_generators_of_the_scores(tmp_path: Path) -> None:
-    """Only the scores say which generator made an image; people's ranking of the generators looks it up there, too."""
+def test_generators_missing_from_an_export_are_taken_from_the_scores(tmp_path: Path) -> None:
+    """The export does not name generators, so people's ranking of generators also uses the generators in the scores."""
     records = [
         {"id": n, "data": {"prompt_id": f"p{n}", "image_a": f"p{n}/x", "image_b": f"p{n}/y"}, "annotations": [
             make_annotation(rater, ("better", "pairwise", {"selected": "left"})) for rater in ("ann", "bob")
@@ -194,7 +196,7 @@ def test_an_export_without_generators_judges_metrics_by_the_generators_of_the_sc
     ])  # fmt: skip
     path = write_file(tmp_path / "export.json", json.loads(json.dumps(records)))
     given = ["protocol=annotations", f"protocol.path={path}", f"scores={scores}", f"output={tmp_path}/out"]
-    found = run_metaeval(config_of("metaeval", *given, "protocol.alpha=0.05", "sampling.resamples=20"))
+    found = run_metaeval(load_job_config("metaeval", *given, "protocol.alpha=0.05", "sampling.resamples=20"))
     judged = {(one.metric, one.statistic): one for one in found.judgements if one.template == "better"}
     assert judged["hits", "binary_accuracy"].value == 1 and judged["hits", "model_ordering"].value == 1
     assert judged["people", "alpha_ordinal"].n == 12

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from plumbline.plugins.rating.answers import Answer, BadAnswer, encode_answer, parse_answer
-from plumbline.plugins.rating.question_templates import TEMPLATES, Scope, find_problem
+from plumbline.plugins.rating.question_templates import TEMPLATES, AnswerScope, find_problem
 from plumbline.plugins.rating.tasks import ImageLocation, Task, TaskQuestion, decode_tasks, encode_tasks, hash_task
 
-ASKED_SCOPE = Scope(words=3, questions=["q1", "q2"])
+ASKED_SCOPE = AnswerScope(words=3, questions=["q1", "q2"])
 
 
 @pytest.mark.parametrize(

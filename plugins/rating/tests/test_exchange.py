@@ -14,11 +14,10 @@ MAX_FLAGGED_SHARE = SIGNIFICANCE + 2 * (SIGNIFICANCE * (1 - SIGNIFICANCE) / N_ST
 
 
 def draw_rare_twos(random: np.random.Generator) -> np.ndarray:
-    """Return three raters' answers to 40 tasks; each answer is 2 with probability 0.07, otherwise 5."""
     return np.where(random.random((40, 3)) < 0.07, 2.0, 5.0)
 
 
-def draw_few_bad_images(random: np.random.Generator) -> np.ndarray:
+def draw_answers_with_few_bad_images(random: np.random.Generator) -> np.ndarray:
     """Return three raters' answers to 40 tasks.
 
     A tenth of the images are bad, and each rater notices a bad image with probability 0.6.
@@ -27,8 +26,7 @@ def draw_few_bad_images(random: np.random.Generator) -> np.ndarray:
     return np.where(random.random((40, 3)) < seen, 2.0, 5.0)
 
 
-def draw_few_tasks_with_gaps(random: np.random.Generator) -> np.ndarray:
-    """Return four raters' answers to 14 tasks; each rater skips a fifth of them."""
+def draw_answers_with_gaps(random: np.random.Generator) -> np.ndarray:
     truth = random.normal(size=(14, 1))
     answers = np.clip(np.round(3 + truth + random.normal(0, 0.8, (14, 4))), 1, 5)
     return np.where(random.random((14, 4)) < 0.2, np.nan, answers)
@@ -41,7 +39,8 @@ def flag_raters(answers: np.ndarray, seed: int) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "study", [pytest.param(draw_rare_twos, marks=pytest.mark.slow), draw_few_bad_images, draw_few_tasks_with_gaps]
+    "study",
+    [pytest.param(draw_rare_twos, marks=pytest.mark.slow), draw_answers_with_few_bad_images, draw_answers_with_gaps],
 )
 def test_a_rater_like_the_others_is_flagged_in_at_most_5_of_100_studies(study: Study) -> None:
     random = np.random.default_rng(0)

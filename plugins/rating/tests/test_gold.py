@@ -17,7 +17,6 @@ TASKS = [
 
 
 def list_correct_answers(*rows: dict[str, Any]) -> list[Any]:
-    """Return the correct answer of each task after adding these rows of a gold table."""
     return [task.gold for task in add_gold(TASKS, [read_gold(row, f"gold.csv:{n}") for n, row in enumerate(rows, 2)])]
 
 

@@ -15,21 +15,20 @@ from plumbline.pipelines.metaeval.release_selection import open_release
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.plugins.rating.jobs.labels import main
 from plumbline.plugins.rating.labelling import LabelsConfig, measure_coverage, plan_labels, tabulate_pairs
-from tests.commands import config_of, printed, run
-from tests.pipelines.metaeval.releases.files import REFERENCE_FOLDER, ROOT, needs_reference, write_file
+from tests.commands import load_job_config, run, run_for_output
+from tests.pipelines.metaeval.releases.files import NEEDS_REFERENCE_DATA, REFERENCE_FOLDER, ROOT, write_file
 
-MEANS = {"best": 4.0, "close": 2.1, "last": 2.0}
+MEAN_RATINGS = {"best": 4.0, "close": 2.1, "last": 2.0}
 N_PROMPTS = 200
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a folder with scores of 200 prompts by three generators, and ratings of the first 40 prompts."""
     random = np.random.default_rng(0)
     rows = [
         {"prompt_id": f"p{prompt:03d}", "generator": name, "gecko": mean / 5 + random.normal(0, 0.1)}
         for prompt in range(N_PROMPTS)
-        for name, mean in MEANS.items()
+        for name, mean in MEAN_RATINGS.items()
     ]
     scores = pd.DataFrame(rows)
     scores.to_csv(tmp_path / "scores.csv", index=False)
@@ -41,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 
 def make_config(folder: Path, *overrides: str) -> LabelsConfig:
     given = ("protocol=long", f"protocol.path={folder}/ratings.csv", f"output={folder}/next.csv")
-    return config_of("labels", *given, *overrides)
+    return load_job_config("labels", *given, *overrides)
 
 
 def test_clear_pairs_are_decided_and_images_of_the_close_pair_are_listed(folder: Path) -> None:
@@ -83,7 +82,7 @@ def test_votes_between_two_images_count_as_differences(folder: Path) -> None:
     ]  # fmt: skip
     path = write_file(folder / "export.json", tasks)
     given = (f"scores={folder}/scores.csv", "protocol=annotations", f"protocol.path={path}")
-    plan = plan_labels(config_of("labels", *given, f"output={folder}/next.csv"))
+    plan = plan_labels(load_job_config("labels", *given, f"output={folder}/next.csv"))
     assert [(pair.a, pair.b, pair.rated) for pair in plan.pairs] == [
         ("best", "close", 40), ("best", "last", 40), ("close", "last", 40)
     ]  # fmt: skip
@@ -131,9 +130,7 @@ def test_equal_ratings_need_a_configured_range(folder: Path) -> None:
     assert [pair.better for pair in plan.pairs] == [None] * 3
 
 
-def test_exit_code_2_comes_with_the_numbers_of_undecided_and_unrated_pairs(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_undecided_pairs_are_counted_and_the_exit_code_is_2(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ratings = pd.read_csv(folder / "ratings.csv")
     ratings[ratings["generator"] != "close"].sample(frac=1, random_state=1).to_csv(folder / "ratings.csv", index=False)
     given = ["protocol=long", f"protocol.path={folder}/ratings.csv", f"scores={folder}/scores.csv"]
@@ -144,7 +141,7 @@ def test_exit_code_2_comes_with_the_numbers_of_undecided_and_unrated_pairs(
         "exit code 2: 2 of 3 pairs are undecided (for 2, nobody has rated both generators on the same prompt)" in shown
     )
     assert f"have people rate the images of {folder}/next.csv" in shown and shown.count("no prompt rated for both") == 2
-    assert "exit code" not in printed("labels", *given, "generators=[best,last]", f"output={folder}/next.csv")
+    assert "exit code" not in run_for_output("labels", *given, "generators=[best,last]", f"output={folder}/next.csv")
 
 
 def test_the_metric_has_no_effect_if_everything_is_rated(folder: Path) -> None:
@@ -188,8 +185,8 @@ def test_one_of_several_metrics_must_be_named(folder: Path) -> None:
     assert plan_labels(make_config(folder, f"scores={folder}/scores.csv", "metrics=[dsg]")).metric == "dsg"
 
 
-@needs_reference
-def test_the_page_shows_the_measured_coverage() -> None:
+@NEEDS_REFERENCE_DATA
+def test_the_readme_shows_the_measured_coverage() -> None:
     path = REFERENCE_FOLDER / "tifa160/tifa160_human_and_scores.json"
     values = load_values(get_command("labels"), ["protocol=tifa160", f"protocol.path={path}"])
     protocol = read_config(values, LabelsConfig).protocol

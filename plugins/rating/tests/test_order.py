@@ -12,8 +12,8 @@ from plumbline.plugins.rating.order import (
     GOLD_TASK_SHARE,
     MIN_TASKS_BEFORE_REPEAT,
     History,
-    Sequencing,
-    Turn,
+    OrderParameters,
+    RaterTurn,
     choose_turns,
     find_open_tasks,
     make_rounds,
@@ -21,16 +21,14 @@ from plumbline.plugins.rating.order import (
 )
 from plumbline.plugins.rating.tasks import Task
 
-PLAIN_SEQUENCING = Sequencing(seed=0, raters=3, repeats=0.0)
+PLAIN_SEQUENCING = OrderParameters(seed=0, raters=3, repeats=0.0)
 
 
 class Study:
-    """Simulated study in which raters answer each task as soon as they are asked."""
-
-    def __init__(self, tasks: Sequence[Task], sequencing: Sequencing, urgent: Collection[str] = ()) -> None:
+    def __init__(self, tasks: Sequence[Task], sequencing: OrderParameters, urgent: Collection[str] = ()) -> None:
         self.tasks, self.sequencing = tasks, sequencing
         self.rounds = move_first(make_rounds(tasks, sequencing.seed), urgent)
-        self.answers: list[tuple[str, Turn]] = []
+        self.answers: list[tuple[str, RaterTurn]] = []
 
     def history(self) -> History:
         said = [(rater, turn, place) for place, (rater, turn) in enumerate(self.answers)]
@@ -38,12 +36,11 @@ class Study:
             [make_answer(turn.task, rater, 3, repeat=turn.repeat, place=place) for rater, turn, place in said]
         )
 
-    def next(self, rater: str, count: int = 1) -> list[Turn]:
+    def next(self, rater: str, count: int = 1) -> list[RaterTurn]:
         return choose_turns(self.tasks, self.rounds, self.history(), rater, count, self.sequencing)
 
-    def rate(self, rater: str, limit: int = 1000) -> list[Turn]:
-        """Answer as this rater until no task is left or `limit` tasks are answered; return the answered turns."""
-        turns: list[Turn] = []
+    def rate(self, rater: str, limit: int = 1000) -> list[RaterTurn]:
+        turns: list[RaterTurn] = []
         while len(turns) < limit and (asked := self.next(rater)):
             turns += asked
             self.answers += [(rater, turn) for turn in asked]

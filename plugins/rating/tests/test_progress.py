@@ -13,7 +13,7 @@ from plumbline.operators.statistics.prediction_powered import MIN_LABELS
 from plumbline.plugins.rating.labelling import plan_labels
 from plumbline.plugins.rating.order import MIN_TASKS_BEFORE_REPEAT
 from plumbline.plugins.rating.study_files import read_answers
-from tests.commands import config_of
+from tests.commands import load_job_config
 from tests.operators.report.made import MadeRun, make_plain_prompts, make_run
 
 
@@ -23,12 +23,10 @@ def scored_run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
 
 
 def make_study(scored_run: MadeRun, folder: Path, **config: Any) -> RatedStudy:
-    """Return a new study of a run."""
     return RatedStudy(store=scored_run.store.place.url, study=str(folder / "study"), **config)
 
 
 def write_gold(path: Path, answer: object = 5, generator: str = "atlas") -> str:
-    """Write a table of gold questions about four prompts, and return its path."""
     rows = [
         {"template": "likert", "prompt_id": f"p{at:04d}", "generator": generator, "answer": answer} for at in range(4)
     ]
@@ -107,7 +105,7 @@ def test_the_queue_starts_with_the_images_that_jobs_labels_lists(scored_run: Mad
     study.rate("ann", limit=16)
     run = f"{scored_run.store.place.url}/runs/{scored_run.run_id}"
     words = ("protocol=study", f"protocol.path={tmp_path}/study", f"scores={run}", "metrics=[gecko]")
-    listed = plan_labels(config_of("labels", *words)).next_prompts.to_pylist()
+    listed = plan_labels(load_job_config("labels", *words)).next_prompts.to_pylist()
     asked = [study.study.served.tasks[task["task_id"]] for task in study.get_tasks("bob", count=9)]
     assert len(listed) == 2 * (MIN_LABELS - 8)
     assert {(row["prompt_id"], (row["generator"],)) for row in listed} == {

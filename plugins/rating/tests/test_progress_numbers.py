@@ -11,7 +11,7 @@ from plumbline.plugins.rating.answers import Answer
 from plumbline.plugins.rating.numbers import collect_ratings
 from plumbline.plugins.rating.order import make_rounds
 from plumbline.plugins.rating.progress import (
-    Confidence,
+    ErrorProbabilities,
     are_all_decided,
     estimate_differences,
     find_pair_progress,
@@ -22,15 +22,18 @@ from plumbline.plugins.rating.progress import (
 from plumbline.plugins.rating.tasks import Task
 
 GENERATORS = ("best", "close", "last")
-MEANS = {"best": 4.4, "close": 2.1, "last": 2.0}
-CONFIDENCE = Confidence()
+MEAN_GRADES = {"best": 4.4, "close": 2.1, "last": 2.0}
+CONFIDENCE = ErrorProbabilities()
 
 
 def grade_tasks(tasks: list[Task], raters: tuple[str, ...] = ("ann", "bob"), seconds: float = 6.0) -> list[Answer]:
     random = np.random.default_rng(0)
     return [
         make_answer(
-            task, rater, int(np.clip(round(MEANS[task.generators[0]] + random.normal(0, 0.7)), 1, 5)), seconds=seconds
+            task,
+            rater,
+            int(np.clip(round(MEAN_GRADES[task.generators[0]] + random.normal(0, 0.7)), 1, 5)),
+            seconds=seconds,
         )
         for task in tasks for rater in raters
     ]  # fmt: skip

@@ -21,7 +21,7 @@ from tests.browser.opened import (
     find,
     find_accessibility_problems,
     open_page,
-    prefer_scheme,
+    set_preferred_scheme,
 )
 from tests.operators.report.made import make_plain_prompts, make_run
 
@@ -82,6 +82,6 @@ def test_the_page_reloads_after_new_answers_if_refreshing_is_on(page: WebDriver,
 
 @WIDTHS_AND_SCHEMES
 def test_the_page_has_no_accessibility_problem(page: WebDriver, scheme: str) -> None:
-    prefer_scheme(page, scheme)
+    set_preferred_scheme(page, scheme)
     assert find_accessibility_problems(page) == []
-    prefer_scheme(page, "")
+    set_preferred_scheme(page, "")

@@ -19,7 +19,7 @@ from plugins.rating.tests.simulated import (
 from plumbline.operators.statistics.options import Sampling
 from plumbline.plugins.rating.answers import Answer
 from plumbline.plugins.rating.numbers import collect_ratings, convert_to_numbers, find_differences
-from plumbline.plugins.rating.raters import RaterQuality, Tally, find_agreement, judge_raters
+from plumbline.plugins.rating.raters import HitCount, RaterQuality, find_agreement, judge_raters
 from plumbline.plugins.rating.tasks import Task
 
 HONEST_RATERS: dict[str, Rater] = {"ann": grade_honestly, "bob": grade_honestly, "cy": grade_honestly}
@@ -116,11 +116,11 @@ def test_repeats_and_gold_are_counted_but_do_not_become_ratings() -> None:
     quality = judge(answers, [golden, *tasks[1:]])["ann"]
     assert (quality.answers, quality.unsure, quality.repeats, quality.gold) == (
         3,
-        Tally(1, 3),
-        Tally(1, 2),
-        Tally(1, 1),
+        HitCount(1, 3),
+        HitCount(1, 2),
+        HitCount(1, 1),
     )
-    assert str(Tally(3, 4)) == "3 of 4 (19% to 99%)", "the interval is Clopper and Pearson's"
+    assert str(HitCount(3, 4)) == "3 of 4 (19% to 99%)", "the interval is Clopper and Pearson's"
     assert quality.entropy == pytest.approx(math.log2(3) - 2 / 3), "two answers of 2, one unsure"
 
 

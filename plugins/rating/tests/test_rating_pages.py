@@ -34,9 +34,9 @@ from tests.browser.opened import (
     find,
     find_accessibility_problems,
     open_page,
-    prefer_scheme,
+    set_preferred_scheme,
 )
-from tests.operators.report.made import HOSTILE, MadeRun, encode_png, make_plain_prompts, make_run
+from tests.operators.report.made import HOSTILE_PROMPTS, MadeRun, encode_png, make_plain_prompts, make_run
 from tests.s3 import find_free_ports
 
 pytestmark = NEEDS_BROWSER
@@ -45,7 +45,7 @@ TEMPLATE_NAMES = ("likert", "words", "questions", "side_by_side", "vote")
 QUESTIONS = ("is there a star?", "is it <b>red</b>?", "how many cups are there: more than two?")
 TIMEOUT_SECONDS = 60
 """Timeout in seconds for a page on a busy machine."""
-PAGE_IS_READY = "return document.querySelector('#rating')?.getAttribute('aria-busy') === 'false'"
+PAGE_IS_READY_SCRIPT = "return document.querySelector('#rating')?.getAttribute('aria-busy') === 'false'"
 
 
 class Server:
@@ -71,19 +71,16 @@ class Server:
         self.process.wait()
 
     def read_answers(self, rater: str) -> list[Answer]:
-        """Return all answers of a rater, including corrections."""
         files = sorted((self.study / "answers" / rater).glob("*.json"))
         return [parse_answer(file.read_bytes(), str(file)) for file in files]
 
 
 def make_sources(prompt: int) -> list[bytes]:
-    """Return one source image for every third prompt, whose images are edits, and none for all other prompts."""
     return [encode_png(500 + prompt)] if prompt % 3 == 0 else []
 
 
 @contextmanager
 def serve_study(folder: Path, made: MadeRun, templates: Sequence[str] = TEMPLATE_NAMES) -> Iterator[Server]:
-    """Serve a study of a run in a separate process; stop the process at the end."""
     server = Server(folder, f"store={made.store.place.url}", f"templates=[{','.join(templates)}]", "repeats=0")
     try:
         yield server
@@ -93,15 +90,15 @@ def serve_study(folder: Path, made: MadeRun, templates: Sequence[str] = TEMPLATE
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Serve a study with hostile prompts and edited images."""
     folder = tmp_path_factory.mktemp("study")
-    made = make_run(folder, prompts=HOSTILE, generators=("atlas", "<b>bold"), sources=make_sources, questions=QUESTIONS)
+    made = make_run(
+        folder, prompts=HOSTILE_PROMPTS, generators=("atlas", "<b>bold"), sources=make_sources, questions=QUESTIONS
+    )
     with serve_study(folder, made) as served:
         yield served
 
 
 def open_rating_page(browser: WebDriver, server: Server, rater: str, width: int = DESKTOP_WIDTH) -> WebDriver:
-    """Open a rater's page and wait until it accepts an answer."""
     page = open_page(browser, f"{server.address}/rate?rater={rater}", width)
     wait_until_ready(page)
     return page
@@ -116,12 +113,10 @@ def wait_until(page: WebDriver, condition: Callable[[WebDriver], object]) -> Non
 
 
 def wait_until_ready(page: WebDriver) -> None:
-    """Wait until a task can be answered, or all tasks are done."""
-    wait_until(page, lambda seen: run_script(seen, PAGE_IS_READY))
+    wait_until(page, lambda seen: run_script(seen, PAGE_IS_READY_SCRIPT))
 
 
 def find_template(page: WebDriver) -> str:
-    """Return the template of the current task, or an empty string if all tasks are done."""
     return str(run_script(page, "return document.querySelector('#rating').dataset.template"))
 
 
@@ -133,8 +128,7 @@ def press_keys(page: WebDriver, *keys: str) -> None:
     ActionChains(page, duration=0).send_keys(*keys).perform()
 
 
-def answer_by_keys(page: WebDriver) -> None:
-    """Answer the current task using only the keyboard."""
+def answer_with_keyboard(page: WebDriver) -> None:
     wait_until_ready(page)
     keys = {
         "likert": "4",
@@ -154,7 +148,6 @@ def tap(page: WebDriver, element: WebElement) -> None:
 
 
 def answer_by_touch(page: WebDriver) -> None:
-    """Answer the current task using only touch."""
     wait_until_ready(page)
     template = find_template(page)
     for question in find(page, ".asked"):
@@ -166,7 +159,6 @@ def answer_by_touch(page: WebDriver) -> None:
 
 
 def rate_all(page: WebDriver, answer: Callable[[WebDriver], None], *, with_axe: bool = True) -> None:
-    """Answer all remaining tasks, and check the page's layout and accessibility once per template."""
     seen: set[str] = set()
     while template := find_template(page):
         if template not in seen and with_axe:
@@ -184,7 +176,7 @@ def rate_all(page: WebDriver, answer: Callable[[WebDriver], None], *, with_axe: 
 
 
 def test_all_templates_can_be_rated_by_keyboard(browser: WebDriver, server: Server) -> None:
-    rate_all(open_rating_page(browser, server, "keys"), answer_by_keys)
+    rate_all(open_rating_page(browser, server, "keys"), answer_with_keyboard)
     assert "Thank you, keys" in browser.find_element("id", "question").text
     kept = server.read_answers("keys")
     assert len(kept) == len({answer.task_id for answer in kept})
@@ -203,9 +195,9 @@ def test_all_templates_can_be_rated_by_keyboard(browser: WebDriver, server: Serv
 
 @pytest.mark.slow
 def test_all_templates_can_be_rated_by_touch_on_a_phone(browser: WebDriver, server: Server) -> None:
-    prefer_scheme(browser, "dark")
+    set_preferred_scheme(browser, "dark")
     rate_all(open_rating_page(browser, server, "touch", PHONE_WIDTH), answer_by_touch)
-    prefer_scheme(browser, "")
+    set_preferred_scheme(browser, "")
     for answer in server.read_answers("touch"):
         assert (
             answer.answer
@@ -243,14 +235,13 @@ def test_grades_of_the_papers_are_given_by_digits_and_fit_a_phone(browser: WebDr
 
 
 def answer_whole_task(page: WebDriver, label: str) -> None:
-    """Answer the current task with a button that applies to the task as a whole."""
     wait_until_ready(page)
     tap(page, next(button for button in find(page, "#whole button") if button.text == label))
     wait_until_ready(page)
 
 
 def undo_answer(page: WebDriver) -> list[str]:
-    """Undo the last answer; return the labels of the buttons that are then shown as pressed, as answered before."""
+    """Undo the last answer; return the labels of the buttons that then show this answer as pressed."""
     press_keys(page, "z")
     wait_until_ready(page)
     return [button.text for button in find(page, "#whole [aria-pressed=true]")]
@@ -275,7 +266,6 @@ def test_undo_shows_the_earlier_answer_and_a_new_answer_replaces_it(browser: Web
 
 
 def wait_until_preloaded(page: WebDriver, server: Server, rater: str) -> None:
-    """Wait until the images of the next tasks are loaded."""
     tasks = httpx.get(f"{server.address}/tasks", params={"rater": rater, "count": 3}).json()
     wanted = {server.address + picture for task in tasks for picture in (*task["pictures"], *task["sources"])}
     loaded = "return performance.getEntriesByType('resource').map(one => one.name)"
@@ -284,7 +274,6 @@ def wait_until_preloaded(page: WebDriver, server: Server, rater: str) -> None:
 
 @contextmanager
 def go_offline(page: WebDriver) -> Iterator[None]:
-    """Block all requests of the page inside the context."""
     page.execute_cdp_cmd("Network.enable", {})
     page.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*"]})
     yield
@@ -292,14 +281,13 @@ def go_offline(page: WebDriver) -> Iterator[None]:
 
 
 def discard_browser_errors(page: WebDriver) -> None:
-    """Discard the browser's error messages about requests that were expected to fail."""
     page.get_log("browser")  # type: ignore[no-untyped-call]
 
 
 def test_a_source_image_can_be_shown_over_its_edit_without_rating(browser: WebDriver, server: Server) -> None:
     page = open_rating_page(browser, server, "edits")
     while not find(page, ".wipe"):
-        answer_by_keys(page)
+        answer_with_keyboard(page)
         wait_until_ready(page)
     before = page.find_element("id", "left").text
     find(page, ".wipe input")[0].send_keys(Keys.END, Keys.ARROW_LEFT, "t4y")
@@ -311,7 +299,7 @@ def test_rating_continues_without_a_network_and_answers_are_sent_later(browser: 
     page = open_rating_page(browser, server, "offline")
     wait_until_preloaded(page, server, "offline")
     with go_offline(page):
-        answer_by_keys(page)
+        answer_with_keyboard(page)
         wait_until(
             page, lambda seen: read_state(seen).startswith("The server does not answer. 1 answer saved in this browser")
         )
@@ -320,16 +308,16 @@ def test_rating_continues_without_a_network_and_answers_are_sent_later(browser: 
     discard_browser_errors(page)
 
 
-def test_no_answer_is_lost_or_doubled_if_the_server_is_killed_and_the_window_closed(
+def test_no_answer_is_lost_or_duplicated_if_the_server_is_killed_and_the_window_closed(
     browser: WebDriver, server: Server
 ) -> None:
     page = open_rating_page(browser, server, "killed")
-    answer_by_keys(page)
+    answer_with_keyboard(page)
     wait_until(page, lambda _: len(server.read_answers("killed")) == 1)
     wait_until_preloaded(page, server, "killed")
     server.kill()
     for _ in range(2):
-        answer_by_keys(page)
+        answer_with_keyboard(page)
         wait_until_ready(page)
         assert all(run_script(page, "return Array.from(document.images, image => image.naturalWidth)"))
     wait_until(page, lambda seen: "2 answers saved in this browser" in read_state(seen))
@@ -337,7 +325,7 @@ def test_no_answer_is_lost_or_doubled_if_the_server_is_killed_and_the_window_clo
     discard_browser_errors(page)
     server.start()
     page = open_rating_page(browser, server, "killed")
-    answer_by_keys(page)
+    answer_with_keyboard(page)
     wait_until(page, lambda _: len(server.read_answers("killed")) == 4)
     assert len({answer.task_id for answer in server.read_answers("killed")}) == 4
 
@@ -388,7 +376,7 @@ return Array.from(document.querySelectorAll("#pictures img"), image => {
 
 
 def make_grey_png(number: int) -> bytes:
-    """Return a grey image for a prompt and generator; images by the first generator are the brightest."""
+    """Return a grey image for `number` (100 * generator + prompt); the first generator's images are the brightest."""
     buffer = io.BytesIO()
     Image.new("L", (48, 48), 230 - 70 * (number // 100) - 9 * (number % 100)).save(buffer, "PNG")
     return buffer.getvalue()
@@ -468,13 +456,13 @@ def test_raters_see_which_of_their_answers_an_edited_study_refuses(browser: WebD
         server.kill()
         server.command = [word.replace("[words]", "[likert]") for word in server.command]
         server.start()
-        answer_by_keys(page)
+        answer_with_keyboard(page)
         wait_until(page, lambda seen: find_template(seen) == "likert")
         assert (
-            "was not kept: this task is from version 1 of the study, but the current version is 2"
+            "was not kept: the task is from version 1 of the study, which now has version 2"
             in page.find_element("id", "refused").text
         )
-        answer_by_keys(page)
+        answer_with_keyboard(page)
         wait_until(page, lambda _: [answer.version for answer in server.read_answers("ann")] == [2])
         page.refresh()
         wait_until_ready(page)

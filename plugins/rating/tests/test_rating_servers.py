@@ -16,7 +16,7 @@ import requests
 
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.plugins.rating.study_files import list_versions, read_answers
-from tests.commands import refusal
+from tests.commands import run_refused
 from tests.operators.report.made import encode_png
 from tests.s3 import SECRET_KEY
 
@@ -27,8 +27,6 @@ PROMPTS = ("a red star", "two blue cups", "a cat on a mat")
 
 
 class Server(NamedTuple):
-    """A server of a study in a separate process."""
-
     url: str
     process: subprocess.Popen[bytes]
     log: Path
@@ -36,7 +34,6 @@ class Server(NamedTuple):
 
 @contextmanager
 def run_server(*words: str, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Yield a running server process, and terminate only this process at the end."""
     with log.open("wb") as stream:
         process = subprocess.Popen(
             [sys.executable, "-m", "jobs.rate", "port=0", *words], stdout=stream, stderr=stream, cwd=ROOT
@@ -58,7 +55,6 @@ def wait_until_ready(process: subprocess.Popen[bytes], log: Path) -> Server:
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write images by two generators, each image with a text file that contains its prompt; return the folder."""
     folder = tmp_path_factory.mktemp("taken") / "outputs"
     for place, generator in enumerate(("atlas", "borealis")):
         (folder / generator).mkdir(parents=True)
@@ -82,7 +78,6 @@ class Rater(NamedTuple):
     """Set once half of the rater's tasks are answered."""
 
     def rate(self) -> dict[str, Any]:
-        """Answer all tasks, and return the confirmed answers by task."""
         kept: dict[str, Any] = {}
         with requests.Session() as session:
             while tasks := self._ask(session, "get", "/tasks", params={"rater": self.name, "count": 2}).json():
@@ -110,7 +105,7 @@ class Rater(NamedTuple):
         raise AssertionError("no server answers")
 
 
-def test_two_servers_lose_or_double_no_answer_if_one_of_them_is_killed(
+def test_killing_one_of_two_servers_neither_loses_nor_duplicates_an_answer(
     images: Path, study: str, tmp_path: Path
 ) -> None:
     words = (f"images={images}", f"study={study}", f"store={tmp_path}/store", "templates=[likert,vote]")
@@ -140,10 +135,10 @@ def test_two_servers_lose_or_double_no_answer_if_one_of_them_is_killed(
 
 def test_a_study_without_possible_tasks_is_refused_in_one_line(images: Path, tmp_path: Path) -> None:
     asked = (f"images={images}", f"study={tmp_path}/study", f"store={tmp_path}/store")
-    assert "templates: expected one of likert, genai_bench" in refusal("rate", *asked, "templates=[gut]")
-    message = refusal("rate", *asked, "templates=[questions]")
+    assert "templates: expected one of likert, genai_bench" in run_refused("rate", *asked, "templates=[gut]")
+    message = run_refused("rate", *asked, "templates=[questions]")
     assert "templates: questions need a metric of a run" in message
     (tmp_path / "empty").mkdir()
-    assert "expected image files" in refusal("rate", f"images={tmp_path}/empty", *asked[1:])
-    assert "expected a token in the environment" in refusal("rate", *asked, "host=0.0.0.0")
+    assert "expected image files" in run_refused("rate", f"images={tmp_path}/empty", *asked[1:])
+    assert "expected a token in the environment" in run_refused("rate", *asked, "host=0.0.0.0")
     assert not (tmp_path / "study/study.1.json").exists()

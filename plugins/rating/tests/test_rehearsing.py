@@ -11,13 +11,12 @@ import pytest
 from plumbline.operators.base.errors import ConfigError
 from plumbline.plugins.rating.jobs.rehearse import main
 from plumbline.plugins.rating.rehearsing import rehearse_all
-from tests.commands import config_of, printed
-from tests.pipelines.metaeval.releases.files import REFERENCE_FOLDER, ROOT, needs_reference
+from tests.commands import load_job_config, run_for_output
+from tests.pipelines.metaeval.releases.files import NEEDS_REFERENCE_DATA, REFERENCE_FOLDER, ROOT
 
 
 @pytest.fixture
 def scores(tmp_path: Path) -> Path:
-    """Return a table of scores of three generators on 64 prompts; the score of one image is missing."""
     random = np.random.default_rng(0)
     frame = pd.DataFrame(
         [
@@ -32,7 +31,7 @@ def scores(tmp_path: Path) -> Path:
 
 
 def test_the_tables_of_a_users_scores_show_the_cost_in_prompts(scores: Path, tmp_path: Path) -> None:
-    wanted = config_of(
+    wanted = load_job_config(
         "rehearse", f"scores={scores}", "orders=20", "adaptive.indifference=0.3", f"page={tmp_path}/page.md"
     )
     false, cost, by_pair = rehearse_all(wanted).tables
@@ -74,7 +73,7 @@ def test_the_tables_of_a_users_scores_show_the_cost_in_prompts(scores: Path, tmp
     ids=("indifferent", "exact"),
 )
 def test_the_last_line_states_how_many_prompts_are_enough(overrides: list[str], answer: str, scores: Path) -> None:
-    last = printed("rehearse", f"scores={scores}", "orders=20", "spreads=[]", *overrides).splitlines()[-1]
+    last = run_for_output("rehearse", f"scores={scores}", "orders=20", "spreads=[]", *overrides).splitlines()[-1]
     whole = rf"scores.csv, gecko: {answer} \(betting\). In 0.0% of 20 orders a decision was false."
     assert re.fullmatch(whole, last), last
 
@@ -82,12 +81,14 @@ def test_the_last_line_states_how_many_prompts_are_enough(overrides: list[str], 
 def test_equal_scores_need_all_prompts(tmp_path: Path) -> None:
     frame = [{"prompt_id": f"p{n}", "generator": name, "m": n % 7 / 10} for n in range(40) for name in "ab"]
     pd.DataFrame(frame).to_csv(tmp_path / "s.csv", index=False)
-    (answer,) = rehearse_all(config_of("rehearse", f"scores={tmp_path}/s.csv", "orders=5", "spreads=[]")).answers
+    (answer,) = rehearse_all(load_job_config("rehearse", f"scores={tmp_path}/s.csv", "orders=5", "spreads=[]")).answers
     assert answer.startswith("s.csv, m: it takes all 40 prompts or more to decide between a and b (betting). In 0.0%")
 
 
 def test_scores_beyond_the_range_are_rehearsed_only_by_the_asymptotic_method(scores: Path) -> None:
-    false, *_ = rehearse_all(config_of("rehearse", f"scores={scores}", "orders=2", "adaptive.range=[0.5,1]")).tables
+    false, *_ = rehearse_all(
+        load_job_config("rehearse", f"scores={scores}", "orders=2", "adaptive.range=[0.5,1]")
+    ).tables
     assert [row[2] for row in false.rows] == ["asymptotic"]
 
 
@@ -95,20 +96,20 @@ def test_a_missing_source_is_refused_with_the_options_that_set_it() -> None:
     with pytest.raises(
         ConfigError, match="scores: expected a run or a table of scores, got none; set run=latest or scores"
     ):
-        config_of("rehearse")
+        load_job_config("rehearse")
 
 
 def test_generators_without_prompts_in_common_are_refused(tmp_path: Path) -> None:
     pd.DataFrame({"prompt_id": ["p", "q"], "generator": ["a", "b"], "gecko": [0.1, 0.2]}).to_csv(tmp_path / "s.csv")
     with pytest.raises(ConfigError, match="expected two generators with 30 scored prompts in common"):
-        rehearse_all(config_of("rehearse", f"scores={tmp_path}/s.csv"))
+        rehearse_all(load_job_config("rehearse", f"scores={tmp_path}/s.csv"))
 
 
-@needs_reference
+@NEEDS_REFERENCE_DATA
 def test_pairs_of_genai_bench_are_decided_with_fewer_images_than_were_rated() -> None:
     path = REFERENCE_FOLDER / "genai_bench/genai_bench_527_image_ratings.json"
     false, _, by_pair = rehearse_all(
-        config_of("rehearse", "protocol=genai_bench", f"protocol.path={path}", "orders=40", "spreads=[]")
+        load_job_config("rehearse", "protocol=genai_bench", f"protocol.path={path}", "orders=40", "spreads=[]")
     ).tables
     assert [row[5] for row in false.rows] == ["0.0%", "0.0%"]
     thirteen = by_pair.rows[12]
@@ -118,8 +119,8 @@ def test_pairs_of_genai_bench_are_decided_with_fewer_images_than_were_rated() ->
     assert re.search(r"\d+\.\d%", line)
 
 
-@needs_reference
-def test_the_page_shows_at_most_5_percent_false_decisions() -> None:
+@NEEDS_REFERENCE_DATA
+def test_the_simulations_on_the_page_have_at_most_5_percent_false_decisions() -> None:
     page = (ROOT / "plugins/rating/planning.md").read_text()
     table = page.partition("### False decisions")[2].partition("###")[0]
     rows = [line.split(" | ") for line in table.splitlines() if "betting |" in line or "asymptotic |" in line]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import printed
+from tests.commands import run_for_output
 from tests.jobs.test_command_line import SWEEP_WORDS, parse_words
 from tests.operators.report.made import MadeRun
 from tests.pipelines.metaeval import test_scores_source
@@ -17,10 +17,12 @@ def test_labels_and_rehearsals_accept_the_name_of_a_run(
 ) -> None:
     store = f"store={run.folder.parent.parent}"
     given = [*rating_options, "metrics=[gecko]", f"output={tmp_path}/labels.csv"]
-    by_name = printed("labels", *given, "run=latest", store, code=2)
-    assert by_name == printed("labels", *given, f"scores={run.folder}", code=2)
+    by_name = run_for_output("labels", *given, "run=latest", store, code=2)
+    assert by_name == run_for_output("labels", *given, f"scores={run.folder}", code=2)
     few = ["orders=20", "metrics=[gecko]"]
-    assert printed("rehearse", *few, "run=latest", store) == printed("rehearse", *few, f"scores={run.folder}")
+    assert run_for_output("rehearse", *few, "run=latest", store) == run_for_output(
+        "rehearse", *few, f"scores={run.folder}"
+    )
 
 
 @pytest.mark.parametrize("word", SWEEP_WORDS)

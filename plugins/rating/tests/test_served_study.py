@@ -45,7 +45,6 @@ def study(run: MadeRun, tmp_path: Path) -> Iterator[ServedStudy]:
 
 
 def answer_everything(study: ServedStudy, rater: str = "ann") -> list[dict[str, Any]]:
-    """Answer all tasks of a rater, and return the tasks."""
     asked = []
     while tasks := study.get_tasks(rater):
         for task in tasks:
@@ -54,7 +53,7 @@ def answer_everything(study: ServedStudy, rater: str = "ann") -> list[dict[str, 
     return asked
 
 
-def test_every_image_and_every_pair_of_generators_is_asked_once_by_each_template(study: ServedStudy) -> None:
+def test_each_template_has_one_task_per_image_or_per_pair_of_generators(study: ServedStudy) -> None:
     asked = answer_everything(study)
     assert Counter(task["template"] for task in asked) == dict.fromkeys(TEMPLATES, 6)
     assert len({task["task_id"] for task in asked}) == 6 * len(TEMPLATES)
@@ -84,7 +83,9 @@ def test_images_are_encoded_again_and_responses_contain_no_generator(study: Serv
     assert picture.headers["content-type"] == "image/webp" and "no-store" not in picture.headers["cache-control"]
     assert Image.open(io.BytesIO(picture.content)).size == (48, 48)
     missing = study(task["pictures"][0].rpartition("/")[0] + "/7")
-    assert missing.status_code == 404 and missing.json() == {"error": "expected an image number below 1, got 7"}
+    assert missing.status_code == 404 and missing.json() == {
+        "error": "expected an image number below 1, got 7; reload the page"
+    }
 
 
 def test_an_answer_is_stored_once_and_a_different_answer_is_refused(study: ServedStudy) -> None:
@@ -102,7 +103,9 @@ def test_an_answer_is_stored_once_and_a_different_answer_is_refused(study: Serve
     assert [answer.answer for answer in read_answers(study.study.place)] == [other]
     shown = study(f"/tasks/{task['task_id']}", params={"rater": "ann"}).json()
     assert (shown["answer"], shown["revision"], shown["note"]) == (other, 1, "I looked again")
-    assert study.post(task, right, revision=3).json() == {"error": "revision: expected at most 2, got 3"}
+    assert study.post(task, right, revision=3).json() == {
+        "error": "revision: expected at most 2, got 3; reload the page"
+    }
 
 
 def test_a_rater_sees_the_progress_and_is_not_asked_an_answered_task_again(study: ServedStudy) -> None:
@@ -130,7 +133,7 @@ def test_a_task_with_enough_answers_is_not_asked_again(run: MadeRun, tmp_path: P
         (
             {"version": 7, "task_id": "0" * 16},
             409,
-            "this task is from version 7 of the study, but the current version is 1",
+            "the task is from version 7 of the study, which now has version 1",
         ),
         ({"rater": "../ann"}, 400, "rater: expected a name"),
         ({"rater": " ann"}, 400, "rater: expected 'ann'"),
@@ -226,7 +229,7 @@ def test_an_edited_study_gets_a_new_version_and_keeps_the_answers_to_unchanged_t
     refused = only.post(likert[1], 3)
     assert (
         refused.status_code == 409
-        and "this task is from version 1 of the study, but the current version is 3" in refused.json()["error"]
+        and "the task is from version 1 of the study, which now has version 3" in refused.json()["error"]
     )
     assert read_study(only.study.place).version == 3
 
@@ -295,7 +298,7 @@ def test_edits_are_shown_with_their_sources(tmp_path: Path) -> None:
     ("config", "message"),
     [
         ({"templates": ("gut",)}, "templates: expected one of likert, genai_bench"),
-        ({"templates": ()}, "templates: expected some of"),
+        ({"templates": ()}, "templates: expected at least one of"),
         ({"run": "20200101-000000-000000"}, "no such run"),
         ({"generators": ("atlsa",)}, "has no 'atlsa'; did you mean atlas"),
         ({"generators": ("atlas",), "templates": ("vote",)}, "vote has no task for .* images of two generators"),

@@ -31,7 +31,7 @@ from plumbline.plugins.rating.study_files import (
 )
 from plumbline.plugins.rating.study_ratings import RATING_NAMES, read_study
 from plumbline.plugins.rating.tasks import Task, encode_tasks
-from tests.commands import config_of
+from tests.commands import load_job_config
 from tests.operators.report.made import make_plain_prompts, make_run
 from tests.pipelines.metaeval.releases.files import write_file
 
@@ -176,7 +176,9 @@ def judged_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_metrics_are_judged_by_all_templates_of_a_study(judged_study: Path) -> None:
     given = [f"protocol.path={judged_study}/study", f"scores={judged_study}/scores.csv", f"output={judged_study}/out"]
-    found = run_metaeval(config_of("metaeval", "protocol=study", *given, "protocol.alpha=0.2", "sampling.resamples=20"))
+    found = run_metaeval(
+        load_job_config("metaeval", "protocol=study", *given, "protocol.alpha=0.2", "sampling.resamples=20")
+    )
     values = {
         (one.metric, one.template, one.statistic): one.value for one in found.judgements if one.group == "overall"
     }
@@ -193,7 +195,6 @@ def test_metrics_are_judged_by_all_templates_of_a_study(judged_study: Path) -> N
 
 
 def draw_answer(task: Task, random: np.random.Generator) -> Any:
-    """Return a random answer to a task, which is sometimes unsure in part or as a whole."""
     if random.random() < 0.1:
         return "unsure"
     if grades := TEMPLATES[task.template].grades:
@@ -218,7 +219,7 @@ def test_jobs_rate_and_jobs_metaeval_compute_the_same_alpha_for_a_study(tmp_path
         if random.random() < 0.9:
             store_answer(place, make_answer(tasks[at // 3], "abc"[at % 3], draw_answer(tasks[at // 3], random)))
     found = run_metaeval(
-        config_of(
+        load_job_config(
             "metaeval", "protocol=study", f"protocol.path={place}", f"output={tmp_path}/out", "sampling.resamples=20"
         )
     )
@@ -245,24 +246,24 @@ def test_raters_who_each_reject_a_different_word_do_not_agree(tmp_path: Path) ->
             wrong = int(words[0] if task.prompt_id.startswith("same") else word)
             store_answer(place, make_answer(task, rater, {"wrong": [wrong], "unsure": []}))
     words_of = ("protocol=study", f"protocol.path={place}", f"output={tmp_path}/out")
-    found = run_metaeval(config_of("metaeval", *words_of))
+    found = run_metaeval(load_job_config("metaeval", *words_of))
     alphas = {one.value for one in found.judgements if one.statistic == "alpha_ordinal"}
     assert all(0.2 < alpha < 0.8 for alpha in alphas), (
         "agreement is computed per word, not from the fraction of right words"
     )
-    reliable = run_metaeval(config_of("metaeval", *words_of, "protocol.reliable=true"))
+    reliable = run_metaeval(load_job_config("metaeval", *words_of, "protocol.reliable=true"))
     assert any(note.startswith("6 of 12 prompts are reliable: raters' variance") for note in reliable.notes)
     assert {one.value for one in reliable.judgements if one.statistic == "alpha_ordinal"} == {1}
 
 
 @pytest.mark.parametrize("template", ["likert", "vote"])
-def test_jobs_labels_decides_pairs_by_one_template_of_a_study(judged_study: Path, template: str) -> None:
+def test_the_labels_job_decides_pairs_by_one_template_of_a_study(judged_study: Path, template: str) -> None:
     given = [
         f"protocol.path={judged_study}/study",
         f"scores={judged_study}/scores.csv",
         f"output={judged_study}/next.csv",
     ]
-    plan = plan_labels(config_of("labels", "protocol=study", *given, f"protocol.templates=[{template}]"))
+    plan = plan_labels(load_job_config("labels", "protocol=study", *given, f"protocol.templates=[{template}]"))
     (pair,) = plan.pairs
     assert (pair.a, pair.b, pair.rated) == ("atlas", "flint", 20)
     assert pair.estimate is not None and pair.estimate.estimate == pytest.approx({"likert": 3.5, "vote": 0.4}[template])
@@ -283,7 +284,7 @@ def test_marked_words_of_a_study_judge_the_questions_of_a_run(tmp_path: Path) ->
     write_version(place, tasks)
     given = [f"protocol.path={place.url}", f"scores={run.folder}", f"output={tmp_path}/out", "sampling.resamples=20"]
     asked = "protocol.tasks=[ratings,preferences,words,orders]"
-    found = run_metaeval(config_of("metaeval", "protocol=study", *given, asked))
+    found = run_metaeval(load_job_config("metaeval", "protocol=study", *given, asked))
     values = {
         one.statistic: one.value for one in found.judgements if one.template == "words" and one.group == "overall"
     }

@@ -14,7 +14,7 @@ from plugins.rating.tests.test_annotation_tools import export_records, rate_in_l
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.metaeval.releases.readers import RatingColumns, read_release
 from plumbline.plugins.rating.question_templates import TEMPLATES
-from tests.commands import printed
+from tests.commands import run_for_output
 from tests.pipelines.metaeval.releases.files import read_with, write_file
 
 pytestmark = pytest.mark.elsewhere
@@ -67,13 +67,13 @@ def test_label_studio_accepts_configurations_tasks_and_annotations(
     rated_file = str(tmp_path / "rated.json")
     Converter(view, project_dir=str(tmp_path)).convert_to_json_min(rated_file, str(tmp_path), is_dir=False)
     minimal = [f"import_from={tmp_path}/result.json"]
-    assert "6 answers added, 0 already known" in printed("rate", *study, f"import_from={tmp_path}/rated.json")
-    assert "0 answers added, 6 already known" in printed("rate", *study, *minimal), (
+    assert "6 answers added, 0 already known" in run_for_output("rate", *study, f"import_from={tmp_path}/rated.json")
+    assert "0 answers added, 6 already known" in run_for_output("rate", *study, *minimal), (
         "the JSON-MIN export contains the same answers"
     )
 
 
-def test_label_studios_own_json_min_is_read_as_its_json(tmp_path: Path) -> None:
+def test_label_studios_json_min_and_json_exports_give_the_same_ratings(tmp_path: Path) -> None:
     from label_studio_sdk.converter.converter import Converter
 
     path = write_file(tmp_path / "export.json", LABEL_STUDIO_TASKS[:1])
@@ -101,7 +101,7 @@ def test_argilla_accepts_settings_and_records_and_its_answers_come_back(
         assert set(record.fields) == shown
         record.responses.add(argilla.Response(template, chosen, user_id=ANN_ID, status="submitted"))
     JsonIO.to_json(records, tmp_path / "rated.json")
-    assert "6 answers added" in printed("rate", *study, f"import_from={tmp_path}/rated.json")
+    assert "6 answers added" in run_for_output("rate", *study, f"import_from={tmp_path}/rated.json")
 
 
 def test_argillas_own_records_are_read_nested_and_flattened(argilla: Any, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Checks a reward server: that matching images score best, nulls, repeatability, latency and used inputs."""
+"""Checks that a reward server's numbers are right and repeatable, use all inputs, and arrive quickly."""
 
 import sys
 
@@ -6,7 +6,7 @@ from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_table
 from plumbline.jobs.overrides import LIST_SYNONYMS
 from plumbline.operators.base.errors import hide_secrets
-from plumbline.operators.base.sentences import plural
+from plumbline.operators.base.sentences import format_quantity
 from plumbline.plugins.reward_server.reward_checks import CheckRewardsConfig, check_rewards
 
 COMMAND = Command(
@@ -28,7 +28,7 @@ def main(config: CheckRewardsConfig) -> int:
     rows = [[check.name, check.reward, check.finding.outcome, check.finding.details] for check in checks]
     show_table(console, f"{config.wire} at {hide_secrets(config.url)}", ("check", "reward", "outcome", "details"), rows)
     failed = [check for check in checks if check.finding.outcome == "fails"]
-    say(console, f"{plural(len(failed), 'check')} of {len(checks)} failed" if failed else "no check failed")
+    say(console, f"{format_quantity(len(failed), 'check')} of {len(checks)} failed" if failed else "no check failed")
     return 1 if failed else 0
 
 

@@ -24,7 +24,7 @@ from plumbline.operators.base.errors import ConfigError, RowError
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig
 from plumbline.operators.models.families import model_config
-from plumbline.operators.rewards.combination import Combination, Reward
+from plumbline.operators.rewards.combination import Reward, RewardConfig
 from plumbline.operators.scoring.scorer import Scorer
 from plumbline.pipelines.web.listening import (
     format_server_url,
@@ -39,7 +39,7 @@ from plumbline.plugins.reward_server.app import PrometheusCounters, RequestHandl
 from plumbline.plugins.reward_server.known_images import draw_image, select_prompts
 from plumbline.plugins.reward_server.known_pair import KnownPair, explain_known_pair, score_known_pair
 from plumbline.plugins.reward_server.replica import score_batch
-from plumbline.plugins.reward_server.run_service import find_nodes, find_served, make_video_reader
+from plumbline.plugins.reward_server.run_service import find_nodes, find_served_metrics, make_video_reader
 from plumbline.plugins.reward_server.sentinel import Sentinel
 from plumbline.plugins.reward_server.serve_config import LoadConfig, ServeConfig
 from plumbline.plugins.reward_server.service import ImageAnswers, Service
@@ -53,7 +53,6 @@ SERVED = Served({"align": "recipe-1", "brightness": "recipe-2"}, "align")
 
 
 async def score(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
-    """Return the length of the prompt as the score; fail for the images `corrupt` and `busy`."""
     errors = {b"corrupt": CORRUPT_ERROR, b"busy": BUSY_ERROR}
     found = [(one, next((errors[image] for image in one.images if image in errors), None)) for one in batch]
     return [
@@ -63,8 +62,6 @@ async def score(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequen
 
 
 class Client:
-    """Client of an application in the same process."""
-
     def __init__(
         self,
         served: Served = SERVED,
@@ -108,7 +105,7 @@ def encode_base64(image: bytes) -> str:
     return base64.b64encode(image).decode()
 
 
-def test_our_wire_returns_each_score_or_the_reason_for_a_null() -> None:
+def test_the_score_wire_returns_each_score_or_the_reason_for_a_null() -> None:
     reply = Client().post(
         "/score", {"images": [encode_base64(b"a"), encode_base64(b"corrupt")], "prompts": ["one", "three"]}
     )
@@ -117,7 +114,7 @@ def test_our_wire_returns_each_score_or_the_reason_for_a_null() -> None:
     assert reply["recipes"] == SERVED.metrics
 
 
-def test_our_wire_accepts_frames_and_a_selection_of_metrics() -> None:
+def test_the_score_wire_accepts_frames_and_a_selection_of_metrics() -> None:
     form = {"images": [[encode_base64(b"a"), encode_base64(b"b")]], "prompts": ["two"], "metrics": ["brightness"]}
     assert Client().post("/score", form)["scores"] == [{"brightness": 3.0}]
     form["images"] = [[encode_base64(b"a"), encode_base64(b"corrupt")]]
@@ -125,14 +122,13 @@ def test_our_wire_accepts_frames_and_a_selection_of_metrics() -> None:
 
 
 def make_parts(request: bytes, *images: bytes) -> list[tuple[str, Any]]:
-    """Return multipart/form-data parts for the argument `files` of requests and httpx."""
     return [
         ("request", (None, request, JSON_MEDIA_TYPE)),
         *(("images", (f"{place}.png", image)) for place, image in enumerate(images)),
     ]
 
 
-def test_our_wire_accepts_images_as_multipart_parts() -> None:
+def test_the_score_wire_accepts_images_as_multipart_parts() -> None:
     """The bytes of images may contain line breaks and dashes."""
     seen: list[ScoreRequest] = []
 
@@ -318,7 +314,7 @@ SOURCE_TURN = {"text": "before", "image_b64": encode_base64(b"source")}
 def test_sources_that_no_metric_reads_are_ignored_with_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The log contains one warning per wire; our own wire refuses the request."""
+    """The log contains one warning per wire, but the score wire refuses the request."""
     client = Client()
     edit = {**make_unirl_request(b"b"), "history": [SOURCE_TURN, make_unirl_request(b"b")["history"][0]]}
     factory = {"prompt": ["one"], "image": [encode_base64(b"a")], "condition_images": [[encode_base64(b"source")]]}
@@ -418,11 +414,11 @@ def test_a_reward_needs_sources_if_it_or_a_watched_metric_reads_them() -> None:
 
     def list_metrics_with_sources(asked: str, **words: Any) -> list[str]:
         config = ServeConfig(models={}, metrics=metrics, **words)
-        served = find_served(config, find_nodes(config))
+        served = find_served_metrics(config, find_nodes(config))
         assert served.list_needs("kept") == ["sources"] and not served.list_needs("brightness")
         return served.select_needing("sources", [asked])
 
-    watched = {"reward": Combination(weights={"brightness": 1}), "sentinel": ("kept",)}
+    watched = {"reward": RewardConfig(weights={"brightness": 1}), "sentinel": ("kept",)}
     assert (
         list_metrics_with_sources("kept")
         == list_metrics_with_sources("kept", **watched)
@@ -511,7 +507,6 @@ def test_the_pickle_wire_returns_scores_and_outputs_or_an_error() -> None:
 
 
 def make_chat_request(image: bytes, caption: str, address: str = "data:image;base64,{}") -> dict[str, Any]:
-    """Return a request in the format of UnifiedReward's clients."""
     url = {"type": "image_url", "image_url": {"url": address.format(encode_base64(image))}}
     text = {"type": "text", "text": f"<image>\nAssign a score after 'Final Score:'.\nText Caption: [{caption}]"}
     return {"model": "UnifiedReward-7b-v1.5", "messages": [{"role": "user", "content": [url, text]}], "temperature": 0}
@@ -561,7 +556,7 @@ SERVED_COMBINATION = Served(
     {"align": "recipe-1", "brightness": "recipe-2", "reward": "recipe-3"},
     "reward",
     frozenset({"brightness"}),
-    combination=Reward(Combination(weights={"align": 1.0, "brightness": 0.5}), frozenset({"brightness"}), {}),
+    combination=Reward(RewardConfig(weights={"align": 1.0, "brightness": 0.5}), frozenset({"brightness"}), {}),
 )
 
 
@@ -625,14 +620,14 @@ def test_a_combined_reward_of_two_judges_of_edits_equals_the_scorers(
     config = ServeConfig(
         models={"vlm": model_config(family="openai", checkpoint="m", endpoint=judge.url, key_variable=KEY_VARIABLE)},
         metrics={"edit": VieScoreEditConfig(), "kept": VieScoreEditConfig(part="consistency")},
-        reward=Combination(weights={"edit": 1.0, "kept": 0.5}),
+        reward=RewardConfig(weights={"edit": 1.0, "kept": 0.5}),
     )
-    scorer = Scorer(config.scorer())
+    scorer = Scorer(config.make_scorer_config())
 
     async def score_with_scorer(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
         return score_batch(scorer, batch, metrics)
 
-    served = find_served(config, find_nodes(config))
+    served = find_served_metrics(config, find_nodes(config))
     assert served.list_needs("reward") == ["sources"]
     client = Client(served)
     client.service.score_batch = score_with_scorer
@@ -683,8 +678,6 @@ def test_a_wire_with_one_number_needs_a_configured_reward(path: str) -> None:
 
 
 class Exploit:
-    """Object that would write to the terminal if it were unpickled."""
-
     def __reduce__(self) -> Any:
         return print, ("executed",)
 
@@ -695,15 +688,15 @@ def test_an_exploit_is_refused_and_none_of_its_code_runs(capsys: pytest.CaptureF
     assert "executed" not in capsys.readouterr().out
 
 
-bodies = st.one_of(st.binary(max_size=60), st.recursive(st.none() | st.booleans() | st.text(max_size=5), lambda inner: (
+BODIES = st.one_of(st.binary(max_size=60), st.recursive(st.none() | st.booleans() | st.text(max_size=5), lambda inner: (
     st.lists(inner, max_size=3)
     | st.dictionaries(st.sampled_from(["images", "prompts", "sources", "requests", "history", "prompt", "image"]),
                       inner, max_size=7)
 )).map(lambda value: json.dumps(value).encode()))  # fmt: skip
 
 
-@given(st.sampled_from(["/score", "/compute", "/", "/mode/logits_non_cot", "/v1/chat/completions"]), bodies)
-def test_no_body_causes_a_server_error(path: str, body: bytes) -> None:
+@given(st.sampled_from(["/score", "/compute", "/", "/mode/logits_non_cot", "/v1/chat/completions"]), BODIES)
+def test_random_request_bodies_never_cause_a_server_error(path: str, body: bytes) -> None:
     response = Client()("POST", path, content=body)
     assert response.status_code in (200, 400)
     assert response.headers["x-content-type-options"] == "nosniff"
@@ -736,6 +729,8 @@ def test_the_health_page_shows_the_scores_of_the_known_pair(order: int, ordered:
     assert page == {"align": {"good": 2.0, "bad": 1.0, "ordered": ordered, "error": None}}
     assert len(list(explain_known_pair(known_pair))) == (ordered is False)
     assert len({one.images for one in first}) == 2 and len({one.prompt for one in first}) == 1
+    promptless = Served({"align": "recipe"}, "align", lower_is_better, unranked, promptless=frozenset({"align"}))
+    assert asyncio.run(score_known_pair(prefer_the_first, promptless))["align"].ordered is None
 
 
 def test_the_known_pair_has_the_inputs_that_each_metric_needs() -> None:
@@ -766,7 +761,7 @@ def test_a_known_pair_that_cannot_be_scored_has_an_error_and_no_order() -> None:
 
 def test_the_sentinel_watches_a_combined_reward_as_one_number() -> None:
     watched = {"brightness": ImageStatisticConfig(statistic="saturation")}
-    combination = Reward(Combination(weights={"align": 2.0}), frozenset(), {})
+    combination = Reward(RewardConfig(weights={"align": 2.0}), frozenset(), {})
     client = Client(SERVED_COMBINATION._replace(combination=combination), sentinel=Sentinel("reward", watched, 1))
     assert client.post_pickle({"images": [b"a"], "prompts": ["one"], "metadata": {}})[1]["scores"] == [6.0]
     assert client.service.sentinel is not None and client.service.sentinel.baseline is not None
@@ -833,7 +828,7 @@ def test_the_total_size_of_open_requests_is_limited_and_released_afterwards() ->
         assert client("POST", "/score", json=small).status_code == 200
 
 
-def test_a_body_counts_until_its_images_have_left_the_queue() -> None:
+def test_a_body_counts_towards_the_limit_until_its_images_have_left_the_queue() -> None:
     """The bodies of two requests that timed out still count, because their images are in the queue."""
     free = asyncio.Event()
 
@@ -962,7 +957,7 @@ def test_allowed_hosts_are_this_machine_the_servers_address_and_configured_names
     assert set(list_allowed_hosts(host, hosts)) == names
 
 
-def test_the_url_of_a_server_can_be_requested() -> None:
+def test_the_url_that_a_server_reports_can_be_requested() -> None:
     with open_listening_socket("127.0.0.1", 0) as listener:
         assert format_server_url("::1", listener) == f"http://[::1]:{listener.getsockname()[1]}"
 

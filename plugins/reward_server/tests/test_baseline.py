@@ -7,27 +7,27 @@ import numpy as np
 import pytest
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.plugins.reward_server.run_service import find_nodes, find_served, make_sentinel
+from plumbline.plugins.reward_server.run_service import find_nodes, find_served_metrics, make_sentinel
 from plumbline.plugins.reward_server.sentinel import Sentinel
 from plumbline.plugins.reward_server.wires.wire import Served
 from tests.bench_of import write_benchmark
-from tests.commands import config_of, printed
+from tests.commands import load_job_config, run_for_output
 from tests.pipelines.rewards.conftest import ScoredBenchmark, run_benchmark
 
 N_PROMPTS = 21
-METRICS = ["metric=[edge_density,saturation]", "models=shapes"]
+METRIC_OPTIONS = ["metric=[edge_density,saturation]", "models=shapes"]
 
 
 @pytest.fixture(scope="module")
 def scored_benchmark(tmp_path_factory: pytest.TempPathFactory) -> ScoredBenchmark:
     folder = write_benchmark(tmp_path_factory.mktemp("baseline") / "bench", ("atlas", "flint"), N_PROMPTS)
-    return run_benchmark(folder, folder.parent / "store", METRICS[0])
+    return run_benchmark(folder, folder.parent / "store", METRIC_OPTIONS[0])
 
 
 def configure_sentinel(store: Path, *words: str) -> Sentinel | None:
     given = ["reward=edge_density", "sentinel=[saturation]", f"store={store}", *words]
-    config = config_of("serve", *METRICS, *given)
-    return make_sentinel(config, find_served(config, find_nodes(config)))
+    config = load_job_config("serve", *METRIC_OPTIONS, *given)
+    return make_sentinel(config, find_served_metrics(config, find_nodes(config)))
 
 
 def test_the_baseline_contains_one_generators_scores_from_the_run(scored_benchmark: ScoredBenchmark) -> None:
@@ -78,16 +78,16 @@ def test_a_combined_reward_uses_units_from_the_run(tmp_path: Path) -> None:
         assert served.reward == "reward" and list(served.metrics) == ["clipscore", "vqascore", "reward"]
         digests.add(served.metrics["reward"])
     options = [f"store={tmp_path}/store", "format=rewards", write_reward(), f"output={tmp_path}/out"]
-    printed("rewards", *options)
+    run_for_output("rewards", *options)
     own = json.loads((tmp_path / "out" / "manifest.json").read_text())["scorer"]["reward"]["scales"]
-    printed("rewards", *options, "baseline=latest", f"output={tmp_path}/other")
+    run_for_output("rewards", *options, "baseline=latest", f"output={tmp_path}/other")
     other = json.loads((tmp_path / "other" / "manifest.json").read_text())["scorer"]["reward"]["scales"]
     assert served.combination.describe()["scales"] == own == other, (
         "the server and the export use exactly the same scales"
     )
     digests.add(configure_reward(tmp_path / "store", weight="3").metrics["reward"])
     assert len(digests) == 4
-    with pytest.raises(ConfigError, match=r"baseline .* has no two images of a prompt that differ by clipscore"):
+    with pytest.raises(ConfigError, match=r"baseline .* has no two images of a prompt with different scores"):
         configure_reward(tmp_path / "store", "baseline_generator=atlas", unit="noise")
 
 
@@ -99,7 +99,7 @@ def write_reward(weight: str = "2", unit: str = "z_score") -> str:
 
 
 def configure_reward(store: Path, *words: str, **options: str) -> Served:
-    config = config_of(
+    config = load_job_config(
         "serve",
         CLIP_METRICS_OPTION,
         "models=shapes",
@@ -108,7 +108,7 @@ def configure_reward(store: Path, *words: str, **options: str) -> Served:
         "baseline=latest",
         *words,
     )
-    return find_served(config, find_nodes(config))
+    return find_served_metrics(config, find_nodes(config))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,10 @@ def configure_reward(store: Path, *words: str, **options: str) -> Served:
     [
         (["reward={clipscore: 1, hpsv3: 0.5}"], "reward: expected one of clipscore, saturation, got 'hpsv3'"),
         (["reward={clipscore: 1, saturation: 0.5}"], "reward: saturation does not rank images"),
-        (["reward={weights: {clipscore: 1}, unit: noise}"], "reward.unit=noise: expected baseline=RUN .*, got none"),
+        (
+            ["reward={weights: {clipscore: 1}, unit: noise}"],
+            "reward.unit=noise: expected a run that defines the unit, got none",
+        ),
         (["reward={clipscore: 2}", "+metrics.reward={kind: clipscore, model: clip}"], "metrics.reward: "),
         (["reward={clipscore: 2}", "sentinel=[clipscore]"], "sentinel: expected one of saturation, got 'clipscore'"),
     ],
@@ -124,12 +127,12 @@ def configure_reward(store: Path, *words: str, **options: str) -> Served:
 )
 def test_an_invalid_combined_reward_is_refused_in_one_line(words: list[str], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint) as refused:
-        config_of("serve", "metric=[clipscore,saturation]", "models=shapes", *words)
+        load_job_config("serve", "metric=[clipscore,saturation]", "models=shapes", *words)
     assert "\n" not in str(refused.value)
 
 
 def test_a_baseline_run_needs_scores_on_20_prompts(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ("atlas",), 4)
-    run_benchmark(folder, tmp_path / "store", METRICS[0])
+    run_benchmark(folder, tmp_path / "store", METRIC_OPTIONS[0])
     with pytest.raises(ConfigError, match="has scores on 4 prompts, expected at least 20"):
         configure_sentinel(tmp_path / "store", "baseline=latest")

@@ -89,7 +89,7 @@ def test_a_client_reads_the_same_answers_that_the_service_sends(wire: Wire) -> N
 
 @EVERY_WIRE
 @pytest.mark.parametrize("status", [400, 401, 429, 500, 503])
-def test_a_refusal_is_a_null_for_every_image(wire: Wire, status: int) -> None:
+def test_a_refused_request_gives_null_for_every_image(wire: Wire, status: int) -> None:
     requests = make_requests(wire)
     for reply in (wire.refuse(status, "not now"), Reply(status, b"<html>a proxy's own page</html>")):
         for answer in (answer for of_image in wire.read_reply(reply, requests) for answer in of_image.values()):

@@ -1,4 +1,4 @@
-"""On a real Ray, a replica that hangs costs no request and does not affect other replicas."""
+"""On a real Ray cluster, a replica that hangs loses no request and does not affect other replicas."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -9,12 +9,17 @@ from ray import serve as ray_serve
 
 from plumbline.jobs.scorer import open_scorer
 from plumbline.plugins.reward_server.app import PrometheusCounters
-from plumbline.plugins.reward_server.run_service import find_nodes, find_served, make_replica_caller, run_replicas
+from plumbline.plugins.reward_server.run_service import (
+    find_nodes,
+    find_served_metrics,
+    make_replica_caller,
+    run_replicas,
+)
 from plumbline.plugins.reward_server.service import ImageAnswers, Service
 from plumbline.plugins.reward_server.wires.wire import ScoreRequest
-from tests.commands import config_of
-from tests.faults.hook import BAIT
-from tests.serving import Pair, pack_pairs
+from tests.commands import load_job_config
+from tests.faults.hook import BAIT_MARK
+from tests.serving import Pair, select_first_pairs
 
 SERVE_OPTIONS = ["metric=[clipscore]", "models=shapes", "batch=4", "batch_deadline=10", "num_cpus=0.5", "threads=1"]
 
@@ -34,12 +39,14 @@ def ask(service: Service, pairs: Sequence[Pair]) -> list[ImageAnswers]:
 @pytest.mark.usefixtures("ray_cluster", "serving")
 def test_a_hanging_replica_is_killed_and_the_next_one_scores_its_batch(tmp_path: Path) -> None:
     """The first process that reads the third image hangs, but the second does not."""
-    note, pairs = tmp_path / "note", pack_pairs(6)
-    baited = [*pairs[:2], pairs[2]._replace(image=pairs[2].image + BAIT + str(note).encode()), *pairs[3:]]
-    config, counts = config_of("serve", *SERVE_OPTIONS), PrometheusCounters()
+    note, pairs = tmp_path / "note", select_first_pairs(6)
+    baited = [*pairs[:2], pairs[2]._replace(image=pairs[2].image + BAIT_MARK + str(note).encode()), *pairs[3:]]
+    config, counts = load_job_config("serve", *SERVE_OPTIONS), PrometheusCounters()
     with run_replicas(config) as handle:
         answers = ask(
-            Service(make_replica_caller(handle, counts), find_served(config, find_nodes(config)), config, counts),
+            Service(
+                make_replica_caller(handle, counts), find_served_metrics(config, find_nodes(config)), config, counts
+            ),
             baited,
         )
     table = open_scorer("metric=[clipscore]", "models=shapes").score_table(

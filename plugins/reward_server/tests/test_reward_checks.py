@@ -16,9 +16,9 @@ from plumbline.plugins.reward_server.known_images import draw_image
 from plumbline.plugins.reward_server.reward_checks import CHECK_FUNCTIONS, UNKNOWN_REWARD
 from plumbline.plugins.reward_server.wires.score import ScoreWire
 from plumbline.plugins.reward_server.wires.wire import MetricAnswer, Need, Reply, ScoreRequest, Served, as_json
-from tests.commands import Ended, refusal, run
+from tests.commands import Ended, run, run_refused
 
-Score = Callable[[ScoreRequest, int], float | None]
+ScoreFunction = Callable[[ScoreRequest, int], float | None]
 """Function that returns the score of an image at an index in its batch, or None for a broken image."""
 SERVED = Served(
     {"fit": "recipe", UNKNOWN_REWARD: "recipe"},
@@ -38,7 +38,6 @@ def decode_pixels(image: bytes) -> bytes:
 
 
 def score_fit(request: ScoreRequest, index: int) -> float | None:
-    """Return the fraction of frames that match the prompt; None if a frame cannot be decoded."""
     try:
         return sum(decode_pixels(image) == draw_pixels(request.prompt) for image in request.images) / len(
             request.images
@@ -81,9 +80,9 @@ def score_by_index(request: ScoreRequest, index: int) -> float | None:
 
 @contextmanager
 def serve_scores(
-    score: Score, refused: str = UNKNOWN_REWARD, order: int = 1, needs: Sequence[Need] = ()
+    score: ScoreFunction, refused: str = UNKNOWN_REWARD, order: int = 1, needs: Sequence[Need] = ()
 ) -> Iterator[str]:
-    """Yield the address of a server with our own wire and this score function, which rejects the reward `refused`."""
+    """Serve scores from a function over our own wire; yield the address. The server rejects the reward `refused`."""
     wire = ScoreWire()
 
     def answer(body: bytes) -> Reply:
@@ -123,7 +122,6 @@ def serve_scores(
 
 
 def parse_outcomes(ended: Ended) -> dict[str, str]:
-    """Return the outcome of each check from the printed table."""
     lines = [[cell.strip() for cell in line.split("│")[1:5]] for line in ended.out.splitlines() if "│" in line]
     return {name: outcome for name, _, outcome, _ in lines if name}
 
@@ -145,7 +143,7 @@ def check(url: str, *words: str) -> Ended:
         (score_by_questions, "", ["must_use=[questions]", "needs=[questions]"]),
     ],
 )
-def test_a_fault_fails_exactly_the_check_that_detects_it(score: Score, failing: str, words: list[str]) -> None:
+def test_a_fault_fails_exactly_the_check_that_detects_it(score: ScoreFunction, failing: str, words: list[str]) -> None:
     with serve_scores(score) as url:
         ended = check(url, *words)
     assert {name for name, outcome in parse_outcomes(ended).items() if outcome == "fails"} == {failing} - {""}
@@ -153,7 +151,6 @@ def test_a_fault_fails_exactly_the_check_that_detects_it(score: Score, failing: 
 
 
 def score_by_source(request: ScoreRequest, index: int) -> float | None:
-    """Score whether an edit followed the instruction; return None without a source."""
     if not request.sources:
         return None
     try:
@@ -165,14 +162,13 @@ def score_by_source(request: ScoreRequest, index: int) -> float | None:
 
 
 def score_by_words(request: ScoreRequest, index: int) -> float | None:
-    """Score whether the image shows the quoted words; return None if the prompt quotes none."""
     return score_fit(request, index) if '"' in request.prompt else None
 
 
 @pytest.mark.parametrize(
     ("score", "need", "words"), [(score_by_source, "sources", ["must_use=[sources]"]), (score_by_words, "words", [])]
 )
-def test_needed_inputs_come_from_the_server_or_from_needs(score: Score, need: Need, words: list[str]) -> None:
+def test_needed_inputs_come_from_the_server_or_from_needs(score: ScoreFunction, need: Need, words: list[str]) -> None:
     with serve_scores(score, needs=(need,)) as url:
         assert set(parse_outcomes(check(url, *words)).values()) <= {"ok", "unknown"}
     with serve_scores(score) as url:
@@ -214,10 +210,10 @@ def test_the_order_comes_from_the_server_or_from_orders() -> None:
         assert parse_outcomes(check(url, "+orders.fit=1"))["order"] == "fails"
 
 
-def test_a_wrong_wire_fails_the_checks_and_a_missing_server_is_one_line() -> None:
+def test_a_wrong_wire_fails_the_checks_and_a_missing_server_is_reported_in_one_line() -> None:
     with serve_scores(score_fit) as url:
         found = parse_outcomes(check(url, "wire=flow_factory"))
     assert found["order"] == found["same again"] == "fails" and found["nulls"] == found["latency"] == "unknown"
-    assert "no reply" in refusal("check_rewards", url, code=1)
-    assert "url: expected http://" in refusal("check_rewards", "127.0.0.1:8000")
-    assert "did you mean unirl" in refusal("check_rewards", url, "wire=unirll")
+    assert "no reply" in run_refused("check_rewards", url, code=1)
+    assert "url: expected an address with http://" in run_refused("check_rewards", "127.0.0.1:8000")
+    assert "did you mean unirl" in run_refused("check_rewards", url, "wire=unirll")

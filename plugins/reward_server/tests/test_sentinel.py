@@ -12,7 +12,7 @@ from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig
 from plumbline.plugins.reward_server.run_service import make_sentinel
 from plumbline.plugins.reward_server.sentinel import MAX_FALSE_ALARM_PROBABILITY, Sentinel
 from plumbline.plugins.reward_server.wires.wire import MetricAnswer, Served
-from tests.commands import config_of
+from tests.commands import load_job_config
 
 METRICS: dict[str, Metric] = {
     "reward": ClipScoreConfig(),
@@ -20,14 +20,15 @@ METRICS: dict[str, Metric] = {
     "edge_density": ImageStatisticConfig(statistic="edge_density"),
 }
 SERVED = Served({}, None)
-GROUP_SIZE, N_PROMPTS = 4, 30
-"""Number of images per prompt (similar to each other), and number of prompts per comparison."""
+GROUP_SIZE = 4
+"""Number of similar images per prompt."""
+N_PROMPTS = 30
+"""Number of prompts per comparison."""
 
 
 def add_images(
     sentinel: Sentinel, random: np.random.Generator, reward: float, edges: float, held_out: float = 0.6
 ) -> None:
-    """Add the images of one comparison, with new prompts and the given mean scores."""
     for _ in range(N_PROMPTS):
         prompt, offset = str(random.integers(2**62)), random.normal(0, 1, 3)
         for _ in range(GROUP_SIZE):
@@ -85,7 +86,7 @@ def test_false_alarms_are_at_most_as_frequent_as_stated() -> None:
     )
 
 
-def test_with_a_stored_baseline_the_first_comparison_can_raise_an_alarm() -> None:
+def test_the_first_comparison_with_a_stored_baseline_can_raise_an_alarm() -> None:
     random = np.random.default_rng(0)
     baseline = np.array([0.3, 0.6, 0.1]) * (1 + 0.2 * random.normal(0, 1, (N_PROMPTS, 3)))
     sentinel = Sentinel("reward", METRICS, GROUP_SIZE * N_PROMPTS, baseline)
@@ -104,14 +105,14 @@ def test_an_image_that_lacks_a_score_is_skipped() -> None:
 
 def test_the_sentinel_watches_served_metrics_other_than_the_reward() -> None:
     words = ["metric=[clipscore,edge_density]", "models=shapes"]
-    config = config_of("serve", *words, "reward=clipscore", "sentinel=[edge_density]")
+    config = load_job_config("serve", *words, "reward=clipscore", "sentinel=[edge_density]")
     sentinel = make_sentinel(config, SERVED)
     assert sentinel is not None
     assert sentinel.add_watched(["clipscore"]) == ("clipscore", "edge_density")
     assert sentinel.add_watched(["edge_density"]) == ("edge_density",)
-    assert make_sentinel(config_of("serve", *words), SERVED) is None
+    assert make_sentinel(load_job_config("serve", *words), SERVED) is None
     with pytest.raises(ConfigError, match="baseline: 'latest' is only used by sentinel= and by units"):
-        config_of("serve", *words, "baseline=latest")
+        load_job_config("serve", *words, "baseline=latest")
     for more in (["sentinel=[edge_density]"], ["reward=clipscore", "sentinel=[clipscore]"], ["sentinel=[entropy]"]):
         with pytest.raises(ConfigError, match="sentinel: expected"):
-            config_of("serve", *words, *more)
+            load_job_config("serve", *words, *more)

@@ -27,10 +27,10 @@ from PIL import Image, ImageEnhance
 from plumbline.assets.making.scenes import COLOURS, SHAPES, Entity, Scene, draw_scene, to_png
 from plumbline.jobs.scorer import open_scorer
 from plumbline.plugins.reward_server.wires.table import WIRES
-from tests.bench_of import images, write_benchmark
-from tests.commands import printed, refusal
+from tests.bench_of import read_image_rows, write_benchmark
+from tests.commands import run_for_output, run_refused
 from tests.pipelines.rewards.conftest import run_benchmark
-from tests.serving import ROOT, TOKEN, Pair, Running, ask_score, pack_pairs, run_service
+from tests.serving import ROOT, TOKEN, Pair, Running, request_scores, run_service, select_first_pairs
 
 METRICS_OPTION = "metric=[vqascore,clipscore,saturation]"
 CLIPS_FOLDER = ROOT / "assets" / "shapes_video"
@@ -42,7 +42,6 @@ REWARD_OPTION = "reward={weights: {vqascore: 0.6, clipscore: 0.4}, clip_parts: [
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """Run a service whose sentinel compares images with a run of another generator."""
     folder = tmp_path_factory.mktemp("serve")
     (folder / "videos").mkdir()
     run_benchmark(
@@ -64,8 +63,11 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def offline() -> dict[Pair, dict[str, float]]:
-    """Return scores by pair and metric, computed in this process; each image has its own and another prompt."""
-    pairs = pack_pairs(24, ("atlas", "flint"))
+    """Return scores by pair and metric, computed in this process.
+
+    Each image is paired with its own prompt and with another prompt.
+    """
+    pairs = select_first_pairs(24, ("atlas", "flint"))
     pairs += [Pair(pair.image, other.prompt) for pair, other in zip(pairs, reversed(pairs), strict=True)]
     pairs = list(dict.fromkeys(pairs))
     table = open_scorer(METRICS_OPTION, "models=shapes").score_table(
@@ -83,7 +85,7 @@ def combine_scores(scores: Mapping[str, float]) -> float:
 
 def ask_alone(service: Running, pair: Pair) -> dict[str, float | None]:
     with requests.Session() as session:
-        (scores,) = ask_score(session, service.url, [pair])
+        (scores,) = request_scores(session, service.url, [pair])
     return scores
 
 
@@ -128,15 +130,15 @@ def test_all_wires_return_the_same_number(service: Running, offline: dict[Pair, 
 def test_a_combined_reward_equals_the_exported_reward(service: Running, tmp_path: Path) -> None:
     """The last digits of a score may vary with the other images in a batch; equal scores must have equal rewards."""
     store = service.log.parent / "store"
-    printed("rewards", f"store={store}", "format=rewards", REWARD_OPTION, f"output={tmp_path}/out")
+    run_for_output("rewards", f"store={store}", "format=rewards", REWARD_OPTION, f"output={tmp_path}/out")
     exported = pd.concat(pd.read_parquet(file) for file in (tmp_path / "out" / "data").glob("*.parquet"))
     offline = exported.set_index("image_id").to_dict("index")
-    rows, same = images("garnet", IMAGES_PER_COMPARISON), 0
+    rows, same = read_image_rows("garnet", IMAGES_PER_COMPARISON), 0
     with requests.Session() as session:
         for first in range(0, IMAGES_PER_COMPARISON, 4):  # the run's shards
             own = [offline[row["image_id"]] for row in rows[first : first + 4]]
             pairs = [Pair(row["image"], run["prompt"]) for row, run in zip(rows[first:], own, strict=False)]
-            for online, run in zip(ask_score(session, service.url, pairs), own, strict=True):
+            for online, run in zip(request_scores(session, service.url, pairs), own, strict=True):
                 assert online["reward"] == pytest.approx(run["reward"], abs=1e-5)
                 if all(online[part["metric"]] == part["score"] for part in run["raw"]):
                     assert online["reward"] == run["reward"]
@@ -164,14 +166,14 @@ def test_a_videos_reward_is_the_offline_score_or_an_error(service: Running) -> N
     (reel, text), (orbit, other), (strip, another) = (read_clip(name) for name in ("reel", "orbit", "strip"))
     scorer = open_scorer(METRICS_OPTION, "models=shapes")
 
-    def compute_offline_score(film: bytes | list[bytes], prompt: str, metric: str = "vqascore") -> float:
-        (score,) = scorer.score_table([film], [prompt], metric).column("score").to_pylist()
+    def compute_offline_score(clip: bytes | list[bytes], prompt: str, metric: str = "vqascore") -> float:
+        (score,) = scorer.score_table([clip], [prompt], metric).column("score").to_pylist()
         return float(score)
 
     with requests.Session() as session:
-        for film, prompt in ((reel, text), (orbit, other)):
-            (scores,) = ask_score(session, service.url, [Pair(film, prompt)])
-            assert scores["vqascore"] == compute_offline_score(film, prompt)
+        for clip, prompt in ((reel, text), (orbit, other)):
+            (scores,) = request_scores(session, service.url, [Pair(clip, prompt)])
+            assert scores["vqascore"] == compute_offline_score(clip, prompt)
     frames = [base64.b64encode(frame).decode() for frame in strip]
     sent = {"prompt": [another], "image": None, "video": [frames]}
     rewards = requests.post(f"{service.url}/compute", json=sent, timeout=60).json()
@@ -197,7 +199,6 @@ def test_a_videos_reward_is_the_offline_score_or_an_error(service: Running) -> N
 
 
 def read_clip(generator: str) -> tuple[Any, str]:
-    """Return a generator's first embedded clip, as a file or as a list of frames, and its prompt."""
     (row,) = pq.read_table(CLIPS_FOLDER / "images" / generator / "00000.parquet").slice(0, 1).to_pylist()
     texts = pq.read_table(CLIPS_FOLDER / "prompts.parquet").to_pylist()
     return row["image"], next(prompt["text"] for prompt in texts if prompt["prompt_id"] == row["prompt_id"])
@@ -220,7 +221,7 @@ def test_a_known_pair_was_scored_before_the_service_was_ready(service: Running) 
 )
 def test_our_service_passes_every_check_on_every_wire(service: Running, wire: str) -> None:
     """The token is part of the address, as trainers send it."""
-    words = printed("check_rewards", service.url, f"wire={wire}", "repeats=1")
+    words = run_for_output("check_rewards", service.url, f"wire={wire}", "repeats=1")
     assert "no check failed" in words and TOKEN not in words
 
 
@@ -293,7 +294,6 @@ def test_only_known_host_names_and_the_same_origin_are_accepted(service: Running
 
 
 def fade_image(pair: Pair) -> Pair:
-    """Return the pair with paler colours in its image."""
     picture = ImageEnhance.Color(Image.open(io.BytesIO(pair.image)).convert("RGB")).enhance(0.1)
     encoded = io.BytesIO()
     picture.save(encoded, "PNG")
@@ -301,10 +301,10 @@ def fade_image(pair: Pair) -> Pair:
 
 
 def test_reward_hacking_is_reported_on_the_health_page_and_in_the_log(service: Running) -> None:
-    """The images of two comparisons are paler than those of the run, but their reward is not lower."""
-    pairs = [fade_image(pair) for pair in pack_pairs(2 * IMAGES_PER_COMPARISON - 1)]
+    """The served images become paler than those of the baseline run, but their rewards do not fall."""
+    pairs = [fade_image(pair) for pair in select_first_pairs(2 * IMAGES_PER_COMPARISON - 1)]
     with requests.Session() as session:
-        ask_score(session, service.url, pairs)
+        request_scores(session, service.url, pairs)
     assert requests.get(f"{service.url}/health", timeout=60).json()["sentinel"] == ["saturation"]
     (line, *_) = (line for line in service.log.read_text().splitlines() if "may game" in line)
     assert "The generator may game reward: while reward went from " in line and ", saturation fell from " in line
@@ -326,7 +326,7 @@ def test_ten_steps_of_policy_optimization_increase_the_reward(service: Running) 
                 (pair, draw_index(rng, policy[pair][0]), draw_index(rng, policy[pair][1])) for pair in wanted * 16
             ]
             drawn = [Pair(draw_toy_image(COLOURS[c], SHAPES[s], f"{step}"), f"a {p[0]} {p[1]}") for p, c, s in choices]
-            scores = [answer["vqascore"] for answer in ask_score(session, service.url, drawn)]
+            scores = [answer["vqascore"] for answer in request_scores(session, service.url, drawn)]
             rewards = np.array([math.nan if score is None else score for score in scores])
             assert not np.isnan(rewards).any()
             means.append(float(rewards.mean()))
@@ -343,7 +343,6 @@ def draw_toy_image(colour: str, shape: str, seed: str) -> bytes:
 
 
 def update_policy(logits: tuple[np.ndarray, np.ndarray], group: list[tuple[int, int, float]]) -> None:
-    """Take one policy gradient step with the normalised rewards of a group."""
     rewards = np.array([reward for _, _, reward in group])
     advantages = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
     for head in (0, 1):
@@ -374,7 +373,6 @@ def test_no_request_is_lost_if_a_replica_is_killed_under_load(
 
 
 def open_incomplete_requests(port: int) -> list[socket.socket]:
-    """Open connections that never send a full request: some send nothing, others half of a request head."""
     connections = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(20)]
     for connection in connections[::2]:
         connection.sendall(b"POST /score HTTP/1.1\r\nHost: 127.0.0.1\r\n")
@@ -384,7 +382,7 @@ def open_incomplete_requests(port: int) -> list[socket.socket]:
 @pytest.mark.slow
 def test_a_service_that_is_stopped_under_load_answers_all_requests_first(tmp_path: Path) -> None:
     """Requests are answered even after uvicorn's own time limit, and connections without a request are closed."""
-    pairs = pack_pairs(24, ("atlas", "flint"))
+    pairs = select_first_pairs(24, ("atlas", "flint"))
     with run_service(tmp_path / "log", "metric=[saturation]", "batch=64", "gather_seconds=14") as service:
         idle = open_incomplete_requests(service.port)
         assert all(connection.recv(1) == b"" for connection in idle)
@@ -403,4 +401,4 @@ def test_a_service_that_is_stopped_under_load_answers_all_requests_first(tmp_pat
 
 def test_a_public_host_without_a_token_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLUMBLINE_TOKEN", "")
-    assert "PLUMBLINE_TOKEN" in refusal("serve", "models=shapes", METRICS_OPTION, "host=0.0.0.0")
+    assert "PLUMBLINE_TOKEN" in run_refused("serve", "models=shapes", METRICS_OPTION, "host=0.0.0.0")

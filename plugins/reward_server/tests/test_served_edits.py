@@ -15,7 +15,7 @@ import requests
 from PIL import Image
 
 from tests.bench_of import run_config
-from tests.commands import config_of, printed
+from tests.commands import load_job_config, run_for_output
 from tests.serving import ROOT, Running, run_service
 
 EDITS_FOLDER = ROOT / "assets" / "shapes_edits"
@@ -24,8 +24,6 @@ N_EDITS = 3
 
 
 class Edit(NamedTuple):
-    """An edited image with its source and its score from a sweep."""
-
     image: bytes
     source: bytes
     prompt: str
@@ -33,8 +31,6 @@ class Edit(NamedTuple):
 
 
 class EditService(NamedTuple):
-    """A service whose reward is source_ssim, and edits with their scores."""
-
     service: Running
     edits: list[Edit]
 
@@ -43,7 +39,7 @@ class EditService(NamedTuple):
         assert response.status_code == 200, response.text
         return response.json()
 
-    def post_ours(self, sources: list[Any], metrics: list[str]) -> Any:
+    def post_to_score_wire(self, sources: list[Any], metrics: list[str]) -> Any:
         shown = self.edits[: len(sources)]
         form = {"images": [encode_base64(edit.image) for edit in shown], "prompts": [edit.prompt for edit in shown]}
         return self.post("/score", {**form, "metrics": metrics, "sources": sources})
@@ -58,7 +54,6 @@ def encode_base64(image: bytes) -> str:
 
 
 def sweep_edits(folder: Path) -> list[Edit]:
-    """Return the first edits of the embedded edit benchmark with their scores from a sweep."""
     words = [
         "sweep=shapes_edits",
         "metric=[source_ssim]",
@@ -66,7 +61,7 @@ def sweep_edits(folder: Path) -> list[Edit]:
         "cluster=here",
         f"store={folder}/store",
     ]
-    scores = run_config(config_of("sweep", *words)).results.read_scores().to_pandas()
+    scores = run_config(load_job_config("sweep", *words)).results.read_scores().to_pandas()
     ssim = scores[scores.generator == "scissors"].set_index("image_id").score
     texts = {row["prompt_id"]: row["text"] for row in pq.read_table(EDITS_FOLDER / "prompts.parquet").to_pylist()}
     rows = pq.read_table(EDITS_FOLDER / "images" / "scissors" / "00000.parquet").slice(0, N_EDITS).to_pylist()
@@ -82,11 +77,11 @@ def edit_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EditServi
         yield EditService(service, edits)
 
 
-def test_our_wire_returns_the_sweeps_scores_for_json_and_parts(edit_service: EditService) -> None:
+def test_the_score_wire_returns_the_sweeps_scores_for_json_and_parts(edit_service: EditService) -> None:
     edits = edit_service.edits
     assert len(set(edit_service.scores)) == N_EDITS
     for sources in ([encode_base64(edit.source) for edit in edits], [[encode_base64(edit.source)] for edit in edits]):
-        reply = edit_service.post_ours(sources, ["source_ssim", "saturation"])
+        reply = edit_service.post_to_score_wire(sources, ["source_ssim", "saturation"])
         assert [row["source_ssim"] for row in reply["scores"]] == edit_service.scores and not any(reply["errors"])
     request = json.dumps({"prompts": [edit.prompt for edit in edits], "metrics": ["source_ssim"]})
     for name in ("sources", "sources.{}"):
@@ -162,14 +157,16 @@ def make_png(width: int, height: int) -> bytes:
     ],
 )
 def test_a_bad_source_only_affects_metrics_that_need_it(edit_service: EditService, source: Any, kind: str) -> None:
-    reply = edit_service.post_ours([source, encode_base64(edit_service.edits[1].source)], ["source_ssim", "saturation"])
+    reply = edit_service.post_to_score_wire(
+        [source, encode_base64(edit_service.edits[1].source)], ["source_ssim", "saturation"]
+    )
     bad, good = reply["scores"]
     assert bad["source_ssim"] is None and bad["saturation"] > 0
     assert good["source_ssim"] == edit_service.scores[1] and good["saturation"] > 0
     assert reply["errors"][0].keys() == {"source_ssim"} and reply["errors"][0]["source_ssim"]["kind"] == kind
 
 
-def test_unused_sources_are_refused_on_our_wire_and_logged_on_unirls(edit_service: EditService) -> None:
+def test_unused_sources_are_refused_by_the_score_wire_and_logged_by_unirls(edit_service: EditService) -> None:
     form = {"images": [encode_base64(edit_service.edits[0].image)], "prompts": ["an edit"], "metrics": ["saturation"]}
     refused = requests.post(
         f"{edit_service.service.url}/score", json=form | {"sources": [encode_base64(make_png(20, 20))]}, timeout=60
@@ -184,7 +181,7 @@ def test_unused_sources_are_refused_on_our_wire_and_logged_on_unirls(edit_servic
 
 
 def test_a_reward_of_edits_passes_all_checks(edit_service: EditService) -> None:
-    said = printed(
+    said = run_for_output(
         "check_rewards", edit_service.service.url, "repeats=1", "must_use=[sources]", "metrics=[source_ssim]"
     )
     assert "no check failed" in said and "used: " in said
@@ -197,4 +194,4 @@ def test_a_reward_of_edits_passes_all_checks_on_wires_that_list_no_rewards(
     edit_service: EditService, wire: str
 ) -> None:
     words = [f"wire={wire}", "needs=[sources]", "must_use=[sources]", "+orders.reward=0", "repeats=1", "batch=4"]
-    assert "no check failed" in printed("check_rewards", edit_service.service.url, *words)
+    assert "no check failed" in run_for_output("check_rewards", edit_service.service.url, *words)

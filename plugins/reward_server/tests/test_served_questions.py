@@ -12,18 +12,18 @@ import pytest
 import requests
 from PIL import Image
 
-from tests.bench_of import images, write_benchmark
-from tests.commands import printed
+from tests.bench_of import read_image_rows, write_benchmark
+from tests.commands import run_for_output
 from tests.operators.models.endpoint import KEY, KEY_VARIABLE, Server, make_completion
 from tests.pipelines.rewards.conftest import run_benchmark
 from tests.question_packs import write_geneval2
-from tests.serving import Pair, Running, pack_pairs, run_service
+from tests.serving import Pair, Running, run_service, select_first_pairs
 from tests.signs import draw_sign
 
 pytest.importorskip("plumbline.plugins.third_party_benchmarks", reason="GenEval2 comes with this plugin")
 
 N_PROMPTS = 8
-METRICS = ("geneval2", "geneval2_am")
+METRIC_NAMES = ("geneval2", "geneval2_am")
 VQA_LIST = [["How many circles are in the image?", "one"], ["Are there any circles in the image?", "Yes"]]
 """Questions about each prompt in the question pack."""
 N_WRITTEN_PROMPTS = 2
@@ -32,7 +32,7 @@ WRITER_REPLY = "About circle (shape):\nQ: is there a circle?\nChoices: yes, no\n
 
 
 class QuestionService(NamedTuple):
-    """A service whose pack has GenEval2 questions for half of the prompts, and a sweep's scores for all prompts."""
+    """A reward service whose pack has GenEval2 questions for half of the prompts, and a sweep's scores to compare."""
 
     service: Running
     writer: Server
@@ -48,7 +48,7 @@ class QuestionService(NamedTuple):
     def encode_images(self) -> list[str]:
         return [base64.b64encode(pair.image).decode() for pair in self.pairs]
 
-    def post_ours(self, metrics: list[str], questions: list[Any] | None, count: int = N_PROMPTS) -> Any:
+    def post_to_score_wire(self, metrics: list[str], questions: list[Any] | None, count: int = N_PROMPTS) -> Any:
         texts = [pair.prompt for pair in self.pairs[:count]]
         form = {"images": self.encode_images()[:count], "prompts": texts, "metrics": metrics}
         return self.post("/score", form | ({} if questions is None else {"questions": questions}))
@@ -61,10 +61,10 @@ def question_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quest
     bench, half = write_benchmark(folder / "bench", ("atlas",), N_PROMPTS), folder / "half.jsonl"
     questions, pack = write_geneval2(folder / "all.jsonl", N_PROMPTS), "question_pack=geneval2"
     write_geneval2(half, N_PROMPTS // 2)
-    given = [f"metric=[{','.join(METRICS)}]", f"benchmark.questions={questions}", f"benchmark.{pack}"]
+    given = [f"metric=[{','.join(METRIC_NAMES)}]", f"benchmark.questions={questions}", f"benchmark.{pack}"]
     llm = {"endpoint": writer.url, "checkpoint": "m", "key_variable": KEY_VARIABLE}
     model = ["model@models.llm=api", *(f"models.llm.{name}={value}" for name, value in llm.items())]
-    metrics = f"metric=[{','.join(METRICS)},gecko_baseline,text]"
+    metrics = f"metric=[{','.join(METRIC_NAMES)},gecko_baseline,text]"
     words = [metrics, "reward=geneval2", f"pack.questions={half}", f"pack.{pack}", f"store={folder}/store"]
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv(KEY_VARIABLE, KEY)
@@ -72,10 +72,10 @@ def question_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quest
         run_benchmark(
             bench, folder / "store", "metric=[gecko_baseline]", f"benchmark.limit={N_WRITTEN_PROMPTS}", *model
         )
-        order = [row["image_id"] for row in images("atlas", N_PROMPTS)]
+        order = [row["image_id"] for row in read_image_rows("atlas", N_PROMPTS)]
         swept = {name: rows.set_index("image_id").score[order].tolist() for name, rows in scores.groupby("metric")}
         with run_service(folder / "log", *words, *model) as service:
-            yield QuestionService(service, writer, pack_pairs(N_PROMPTS), swept)
+            yield QuestionService(service, writer, select_first_pairs(N_PROMPTS), swept)
     writer.close()
 
 
@@ -85,19 +85,19 @@ def question_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Quest
 )
 def test_a_reward_that_needs_questions_passes_all_checks(question_service: QuestionService, wire: str) -> None:
     words = [f"wire={wire}", "metrics=[geneval2]", "needs=[questions]", "must_use=[questions]", "repeats=1"]
-    said = printed("check_rewards", question_service.service.url, *words)
+    said = run_for_output("check_rewards", question_service.service.url, *words)
     assert "no check failed" in said and "used: " in said
     known_pair = requests.get(f"{question_service.service.url}/health", timeout=60).json()["known_pair"]
     assert known_pair["geneval2"]["ordered"] and known_pair["text"]["ordered"]
 
 
-def test_questions_from_requests_and_from_the_pack_lead_to_the_sweeps_exact_scores(
+def test_questions_from_requests_and_from_the_pack_give_exactly_the_sweeps_scores(
     question_service: QuestionService,
 ) -> None:
-    listed = question_service.post_ours([*METRICS], [VQA_LIST] * N_PROMPTS)
+    listed = question_service.post_to_score_wire([*METRIC_NAMES], [VQA_LIST] * N_PROMPTS)
     assert [row["geneval2"] for row in listed["scores"]] == question_service.swept["geneval2"]
     assert [row["geneval2_am"] for row in listed["scores"]] == question_service.swept["geneval2_am"]
-    packed = question_service.post_ours([*METRICS], None)
+    packed = question_service.post_to_score_wire([*METRIC_NAMES], None)
     half = N_PROMPTS // 2
     assert packed["scores"] == [*listed["scores"][:half], *[{"geneval2": None, "geneval2_am": None}] * half]
     assert {error["geneval2"]["kind"] for error in packed["errors"][half:]} == {"no_questions"}
@@ -134,7 +134,7 @@ def test_questions_are_read_from_flow_factorys_columns(question_service: Questio
 
 
 def make_unirl_request(pair: Pair, metadata: dict[str, Any], place: int) -> dict[str, Any]:
-    """Return a request like those of RemoteRewardBackend._build_score_payload."""
+    """Return a request with the fields that UniRL's RemoteRewardBackend._build_score_payload sends."""
     identity = {"request_id": f"r{place}", "sample_id": f"s{place}", "group_id": "g", "source_rank": 0}
     identity |= {"policy_version": 3, "scorer_version": None, "idempotency_key": f"k{place}"}
     turn = {"text": pair.prompt, "image_b64": base64.b64encode(pair.image).decode()}
@@ -149,7 +149,7 @@ def test_unirls_metadata_contains_questions_and_its_ids_are_sent_back(question_s
         {"vqascore": one} for one in question_service.swept["geneval2"]
     ]
     names = ("request_id", "sample_id", "group_id", "source_rank", "policy_version", "idempotency_key")
-    recipe = question_service.post_ours(["geneval2"], None)["recipes"]["geneval2"]
+    recipe = question_service.post_to_score_wire(["geneval2"], None)["recipes"]["geneval2"]
     assert reply["identities"] == [{**{name: one[name] for name in names}, "scorer_version": recipe} for one in sent]
     assert reply["protocol_version"] == "1"
 
@@ -186,7 +186,7 @@ def test_the_service_passes_unirls_check_that_questions_are_read(question_servic
 def test_an_invalid_list_of_questions_makes_the_score_null_with_a_reason(
     question_service: QuestionService, questions: Any, message: str
 ) -> None:
-    reply = question_service.post_ours(["geneval2"], [questions, VQA_LIST], 2)
+    reply = question_service.post_to_score_wire(["geneval2"], [questions, VQA_LIST], 2)
     assert reply["scores"] == [{"geneval2": None}, {"geneval2": question_service.swept["geneval2"][1]}]
     error = reply["errors"][0]["geneval2"]
     assert error["kind"] == "no_questions" and message in error["message"] and not error["retryable"]
@@ -213,8 +213,7 @@ def test_equal_images_with_different_questions_are_scored_separately(question_se
 
 
 def run_step(question_service: QuestionService, generator: str) -> int:
-    """Send each prompt twice in one request. Return the number of requests that the question writer has received."""
-    pairs = pack_pairs(N_PROMPTS, (generator,)) * 2
+    pairs = select_first_pairs(N_PROMPTS, (generator,)) * 2
     form = {"images": [base64.b64encode(pair.image).decode() for pair in pairs]}
     form |= {"prompts": [pair.prompt for pair in pairs], "metrics": ["gecko_baseline"]}
     answers = question_service.post("/score", form)

@@ -24,8 +24,6 @@ def make_request(prompt: str, image: bytes = b"image", metrics: Sequence[str] = 
 
 
 class Replicas:
-    """Replicas that return the length of the prompt as its score, and record their batches."""
-
     def __init__(self, before_scoring: Callable[[Sequence[str]], Awaitable[None]] | None = None) -> None:
         self.batches: list[list[str]] = []
         self.metrics: list[tuple[str, ...]] = []
@@ -203,7 +201,7 @@ def test_a_full_queue_refuses_requests_with_a_time_to_retry() -> None:
     assert run(main()) == [3.0] * 4
 
 
-def test_a_request_that_timed_out_is_cached_for_the_next_one() -> None:
+def test_scores_that_arrive_after_the_deadline_are_cached_for_the_next_request() -> None:
     async def wait(prompts: Sequence[str]) -> None:
         await asyncio.sleep(0.1)
 
@@ -235,7 +233,7 @@ def test_if_a_replica_dies_another_scores_its_batch() -> None:
     assert replicas.batches == [["a", "bb"], ["a", "bb"]]
 
 
-def test_an_image_that_kills_replicas_is_isolated_and_only_it_is_null() -> None:
+def test_an_image_that_kills_replicas_is_isolated_and_only_its_score_is_null() -> None:
     async def die(prompts: Sequence[str]) -> None:
         if "deadly" in prompts:
             raise ReplicaDied

@@ -20,13 +20,13 @@ from plumbline.plugins.reward_server.wires.unpickle import (
     unpickle,
 )
 
-JPEG = b"\xff\xd8\xff\xe0" + bytes(range(256)) + b"\xff\xd9"
+JPEG_BYTES = b"\xff\xd8\xff\xe0" + bytes(range(256)) + b"\xff\xd9"
 PICKLE_PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 
-numbers = st.one_of(st.booleans(), st.integers(-(2**80), 2**80), st.floats(allow_nan=False))
-scalars = st.one_of(st.none(), numbers, st.text(), st.binary())
-plain = st.recursive(
-    scalars,
+NUMBERS = st.one_of(st.booleans(), st.integers(-(2**80), 2**80), st.floats(allow_nan=False))
+SCALARS = st.one_of(st.none(), NUMBERS, st.text(), st.binary())
+PLAIN_VALUES = st.recursive(
+    SCALARS,
     lambda inner: st.one_of(
         st.lists(inner, max_size=5),
         st.lists(inner, max_size=4).map(tuple),
@@ -37,7 +37,7 @@ plain = st.recursive(
 )
 
 
-@given(plain, st.sampled_from(PICKLE_PROTOCOLS))
+@given(PLAIN_VALUES, st.sampled_from(PICKLE_PROTOCOLS))
 def test_plain_values_are_read_as_pickle_reads_them(value: Any, protocol: int) -> None:
     encoded = pickle.dumps(value, protocol)
     assert repr(unpickle(encoded)) == repr(pickle.loads(encoded))
@@ -58,7 +58,11 @@ def test_arrays_of_bytes_and_of_another_byte_order_are_read() -> None:
 
 
 def make_payload(prompts: Any) -> dict[str, Any]:
-    return {"images": [JPEG, JPEG[:-2]], "prompts": prompts, "metadata": {"step": 3, "tag": ("a", None, 0.5)}}
+    return {
+        "images": [JPEG_BYTES, JPEG_BYTES[:-2]],
+        "prompts": prompts,
+        "metadata": {"step": 3, "tag": ("a", None, 0.5)},
+    }
 
 
 @pytest.mark.parametrize("protocol", PICKLE_PROTOCOLS)
@@ -71,8 +75,6 @@ def test_payloads_of_trainers_are_read(protocol: int) -> None:
 
 
 class CallOnUnpickle:
-    """Object that calls a function when it is unpickled."""
-
     def __init__(self, call: Any, *arguments: Any) -> None:
         self.reduced = (call, arguments)
 
@@ -206,7 +208,7 @@ def test_any_bytes_are_read_or_refused(encoded: bytes) -> None:
 
 
 OPCODES = [opcode.code.encode("latin-1") for opcode in pickletools.opcodes]
-pieces = st.one_of(
+PIECES = st.one_of(
     st.sampled_from(OPCODES),
     st.sampled_from([b"cos\nsystem\n", b"Vx\n", b"K\x01", b"\x8c\x01a", b"h\x00", b"q\x00", b"}", b"]", b"("]),
     st.binary(max_size=3),
@@ -214,7 +216,7 @@ pieces = st.one_of(
 
 
 @settings(max_examples=500)
-@given(st.lists(pieces, max_size=30).map(b"".join))
+@given(st.lists(PIECES, max_size=30).map(b"".join))
 def test_any_opcodes_produce_a_plain_value_or_are_refused(encoded: bytes) -> None:
     assert_plain_or_refused(encoded + b".")
 

@@ -17,7 +17,7 @@ from plumbline.plugins.reward_server.wires.table import WIRES
 from plumbline.plugins.reward_server.wires.unirl import RequestsForm
 from plumbline.plugins.reward_server.wires.wire import BadRequest, Served
 from tests.work import (
-    LONG,
+    LONG_VALUES,
     FieldPath,
     assert_linear,
     count_work,
@@ -122,13 +122,13 @@ WIRE_BY_FORM = {wire.form: wire.name for wire in WIRES if wire.form is not None}
 FORM_FIELDS = [(form, parts) for form in WIRE_BY_FORM for parts in list_field_paths(form)]
 
 
-@pytest.mark.parametrize("shape", LONG)
+@pytest.mark.parametrize("shape", LONG_VALUES)
 @pytest.mark.parametrize(("form", "parts"), FORM_FIELDS, ids=[".".join(map(str, parts)) for _, parts in FORM_FIELDS])
 def test_doubling_any_value_of_any_field_at_most_doubles_the_work(form: Any, parts: FieldPath, shape: str) -> None:
     """The fields are taken from the forms, so new fields are included automatically."""
     example, wire = EXAMPLE_FORMS[form], WIRE_BY_FORM[form]
     assert_linear(
-        lambda n: set_field(example, parts, LONG[shape](n)), lambda body: read(wire, "", body), LINEAR_PATTERNS
+        lambda n: set_field(example, parts, LONG_VALUES[shape](n)), lambda body: read(wire, "", body), LINEAR_PATTERNS
     )
 
 

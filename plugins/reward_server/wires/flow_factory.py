@@ -65,7 +65,7 @@ class FlowFactoryWire(JsonWire):
     def read(self, document: Any, served: Served) -> list[ScoreRequest]:
         form = read_form(COMPUTE_FORM_ADAPTER, document)
         if bool(form.image) == bool(form.video):
-            raise BadRequest("expected either `image` or `video`, found both or neither")
+            raise BadRequest("expected either `image` or `video`, found both or neither; send one of them")
         images = [[image] for image in form.image] if form.image else form.video or []
         count = len(images)
         require_same_length(count, len(form.prompt))
@@ -125,4 +125,6 @@ def _read_vqa_list(metadata: Any, place: int) -> Any:
         record = from_json(metadata) if isinstance(metadata, str) else metadata or {}
         return record.get("vqa_list")
     except (ValueError, AttributeError) as error:
-        raise BadRequest(f"kwargs.metadata.{place}: expected a JSON object, or a string of JSON") from error
+        raise BadRequest(
+            f"kwargs.metadata.{place}: expected a JSON object, or a string of JSON; correct the metadata"
+        ) from error

@@ -37,7 +37,6 @@ def read_multipart(body: bytes, media: str) -> dict[str, list[bytes]]:
 
 
 def _read_boundary(media: str) -> bytes:
-    """Return the boundary that the Content-Type declares."""
     header = Message()
     header["Content-Type"] = media[:MAX_PART_HEAD_BYTES]
     boundary = header.get_param("boundary")

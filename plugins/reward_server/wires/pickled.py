@@ -44,12 +44,16 @@ class PickledWire(Wire):
 
     def read(self, document: Any, served: Served) -> list[ScoreRequest]:
         if not isinstance(document, dict):
-            raise BadRequest("expected a pickled dict with `images` and `prompts`")
+            raise BadRequest(f"expected a pickled dict with `images` and `prompts`, found a {type(document).__name__}")
         images, prompts = document.get("images"), document.get("prompts")
         if not isinstance(images, (list, tuple)) or not all(isinstance(image, bytes) for image in images):
-            raise BadRequest("images: expected a list of encoded images as bytes")
+            raise BadRequest(
+                "images: expected a list of encoded images as bytes; encode each image, for example as PNG"
+            )
         if not isinstance(prompts, (list, tuple)):
-            raise BadRequest("prompts: expected a list of text, one prompt for each image")
+            raise BadRequest(
+                f"prompts: expected a list of text, one prompt for each image, found a {type(prompts).__name__}"
+            )
         require_same_length(len(images), len(prompts))
         sources = document.get("ref_images") or [None] * len(images)
         if not isinstance(sources, (list, tuple)) or not all(isinstance(source, bytes | None) for source in sources):
@@ -71,7 +75,7 @@ class PickledWire(Wire):
         images = [require_only_image(request._replace(sources=()), self.name) for request in requests]
         form = {"images": images, "prompts": [request.prompt for request in requests], "metadata": {}}
         if any(len(request.sources) > 1 for request in requests):
-            raise BadRequest(f"the wire {self.name} cannot carry several sources of an image")
+            raise BadRequest(f"the wire {self.name} cannot carry several sources of an image; choose another wire")
         if any(request.sources for request in requests):
             form["ref_images"] = [request.sources[0] if request.sources else None for request in requests]
         return _make_reply(form, 200).body

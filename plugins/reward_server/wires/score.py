@@ -134,6 +134,5 @@ def _parse_answer(score: Any, error: Any) -> MetricAnswer:
 
 
 def _decode_all(images: str | bytes | list[str | bytes] | None, where: str) -> tuple[bytes, ...]:
-    """Return the bytes of each image. `images` is a single image, a list of images, or None."""
     encoded = images if isinstance(images, list) else [] if images is None else [images]
     return tuple(decode_base64(image, where) for image in encoded)

@@ -52,12 +52,12 @@ class Turn:
     video_path: str | None = None
     """Path of a video file below one of the service's `video_folders`."""
 
-    def media(self) -> list[str]:
+    def list_media(self) -> list[str]:
         """Return the names of the media fields that are set."""
         return [name for name in ("image_b64", "video_b64", "video_path") if getattr(self, name) is not None]
 
 
-SUB_METRICS = {"geneval2": "vqascore"}
+SCORE_KEY_BY_REWARD = {"geneval2": "vqascore"}
 """Keys that UniRL's own replies use instead of `score`, by reward; UniRL's runner reads them."""
 IDENTITY_FIELDS = ("request_id", "sample_id", "group_id", "source_rank", "policy_version", "idempotency_key")
 
@@ -117,7 +117,7 @@ class UniRlWire(JsonWire):
             errors.append({})
             for name, (score, error) in image_answers.items():
                 if score is not None:
-                    results[-1][name] = {SUB_METRICS.get(name, "score"): served.compute_reward(name, score)}
+                    results[-1][name] = {SCORE_KEY_BY_REWARD.get(name, "score"): served.compute_reward(name, score)}
                 if error is not None:
                     errors[-1][name] = f"{error.kind}: {error.message}"
         identities = [_make_identity(request, served) for request in requests]
@@ -154,10 +154,10 @@ def _read_sample(form: RewardForm, served: Served, place: int) -> ScoreRequest:
     questions = (form.metadata or {}).get("vqa_list") if served.select_list_readers(metrics) else None
     identity = {name: value for name in IDENTITY_FIELDS if (value := getattr(form, name)) is not None} or None
     request = ScoreRequest((), last.text if last else "", metrics, questions=questions, identity=identity)
-    if last is None or not last.media():
+    if last is None or not last.list_media():
         return request._replace(error=NO_IMAGE_ERROR)
     if last.video_b64 is not None and last.video_path is not None:
-        raise BadRequest(f"requests.{place}: expected video_b64 or video_path, found both")
+        raise BadRequest(f"requests.{place}: expected video_b64 or video_path, found both; send one of them")
     request = request._replace(sources=_decode_sources(form.history, place))
     if last.video_path is not None:
         return request._replace(path=last.video_path)
@@ -166,10 +166,10 @@ def _read_sample(form: RewardForm, served: Served, place: int) -> ScoreRequest:
 
 
 def _decode_sources(history: Sequence[Turn], place: int) -> tuple[bytes, ...]:
-    """Return the media in earlier turns, and the last turn's image if that turn has a video. Ignore video paths."""
+    """Return the media in earlier turns, and the last turn's image if that turn has a video, without video paths."""
     *earlier, last = history
-    sources = [getattr(turn, name) for turn in earlier for name in turn.media() if name != "video_path"]
-    sources += [last.image_b64] if last.image_b64 is not None and len(last.media()) > 1 else []
+    sources = [getattr(turn, name) for turn in earlier for name in turn.list_media() if name != "video_path"]
+    sources += [last.image_b64] if last.image_b64 is not None and len(last.list_media()) > 1 else []
     return tuple(decode_base64(encoded, f"requests.{place}") for encoded in sources)
 
 
@@ -179,7 +179,7 @@ def _make_identity(request: ScoreRequest, served: Served) -> dict[str, Any]:
     For a single reward, with or without its parts, `scorer_version` is the digest of its recipe; otherwise it is None.
     """
     first, others = request.metrics[:1], set(request.metrics[1:])
-    version = served.metrics[first[0]] if first and others <= set(served.metrics_to_compute(first)) else None
+    version = served.metrics[first[0]] if first and others <= set(served.find_metrics_to_compute(first)) else None
     return {**(request.identity or {}), "scorer_version": version}
 
 

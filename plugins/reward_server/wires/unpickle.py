@@ -51,7 +51,7 @@ class _DType:
         return encoded.decode("utf-32-le" if self.order == "<" else "utf-32-be").rstrip("\0")
 
 
-class Strings(list[str | bytes]):
+class StringArray(list[str | bytes]):
     """A one-dimensional NumPy array of strings or bytes, as a list."""
 
 
@@ -142,7 +142,7 @@ class _Reader:
         if self.depths[id(container)] > MAX_DEPTH or any(value is container for value in values):
             raise RefusedPickle(f"expected at most {MAX_DEPTH} levels of containers, found more")
 
-    def _mark(self) -> None:
+    def _push_mark(self) -> None:
         self.marked.append(self.stack)
         self.stack = []
 
@@ -150,21 +150,21 @@ class _Reader:
         values, self.stack = self.stack, self.marked.pop()
         return values
 
-    def _extend(self, values: Sequence[Any]) -> None:
+    def _extend_list(self, values: Sequence[Any]) -> None:
         target = self.stack[-1]
         if type(target) is not list:
             raise RefusedPickle("expected a list to append to, found another value")
         self._note_values(target, values)
         target.extend(values)
 
-    def _set(self, values: Sequence[Any]) -> None:
+    def _set_items(self, values: Sequence[Any]) -> None:
         target, keys = self.stack[-1], values[::2]
         if type(target) is not dict or len(values) % 2:
             raise RefusedPickle("expected a dict and pairs of keys and values, found something else")
         if not all(isinstance(key, (str, bytes)) for key in keys):  # hashes of numbers can be made to collide
             raise RefusedPickle("expected a dict whose keys are text or bytes, found other keys")
         if any(len(key) > MAX_KEY_LENGTH for key in keys):
-            raise RefusedPickle(f"expected a dict whose keys have at most {MAX_KEY_LENGTH} letters, found a longer one")
+            raise RefusedPickle(f"expected dict keys of at most {MAX_KEY_LENGTH} characters, found a longer one")
         self._note_values(target, values)
         target.update(zip(keys, values[1::2], strict=True))
 
@@ -186,7 +186,7 @@ class _Reader:
 
     def _push_dict(self, values: Sequence[Any]) -> None:
         self.stack.append(self._track({}))
-        self._set(values)
+        self._set_items(values)
 
     def _push_name(self, module: Any, name: Any) -> None:
         if (module, name) not in FUNCTION_BY_NAME:
@@ -196,13 +196,13 @@ class _Reader:
             )
         self.stack.append(_Name(module, name))
 
-    def _call(self) -> None:
+    def _call_function(self) -> None:
         arguments, name = self.stack.pop(), self.stack.pop()
         if not isinstance(name, _Name) or type(arguments) is not tuple:
             raise RefusedPickle("expected a pickle of plain values, found a call")
         self._count_converted(*arguments)
         result = REPLACEMENT_FUNCTIONS[FUNCTION_BY_NAME[name]](*arguments)
-        self.stack.append(self._track(result) if isinstance(result, Strings) else result)
+        self.stack.append(self._track(result) if isinstance(result, StringArray) else result)
 
     def _count_converted(self, *values: Any) -> None:
         """Count text and bytes that are about to be converted; raise RefusedPickle if there are too many."""
@@ -210,12 +210,12 @@ class _Reader:
         if self.unconverted < 0:
             raise RefusedPickle("expected each text and array to be converted once, found repeated conversions")
 
-    def _build(self) -> None:
+    def _build_object(self) -> None:
         state, target = self.stack.pop(), self.stack[-1]
         if isinstance(target, _DType):
             _, order, *_ = state
             target.order = _require_byte_order(order, target)
-        elif isinstance(target, Strings) and not target:
+        elif isinstance(target, StringArray) and not target:
             _, shape, dtype, _, data = state
             self._count_converted(data)
             target.extend(_read_strings(data, dtype, shape))
@@ -229,7 +229,7 @@ def _require_byte_order(order: Any, dtype: _DType) -> str:
     return str(order)
 
 
-def _read_strings(data: Any, dtype: Any, shape: Any, *_: Any) -> Strings:
+def _read_strings(data: Any, dtype: Any, shape: Any, *_: Any) -> StringArray:
     """Return the strings in an array's buffer, whose length must match the shape and dtype."""
     if not isinstance(dtype, _DType) or not isinstance(data, (bytes, bytearray)):
         raise RefusedPickle("expected a NumPy array of strings, found other elements")
@@ -237,7 +237,7 @@ def _read_strings(data: Any, dtype: Any, shape: Any, *_: Any) -> Strings:
     if type(count) is not int or not 0 <= count <= MAX_STRINGS or len(data) != count * dtype.size:
         raise RefusedPickle(f"expected a NumPy array of at most {MAX_STRINGS} strings, found another shape")
     encoded = bytes(data)
-    return Strings(dtype.read(encoded[place * dtype.size :][: dtype.size]) for place in range(count))
+    return StringArray(dtype.read(encoded[place * dtype.size :][: dtype.size]) for place in range(count))
 
 
 def _encode_text(text: Any, encoding: Any) -> bytes:
@@ -253,11 +253,11 @@ def _make_dtype(code: Any, align: Any, copy: Any) -> _DType:
     return _DType(match[1], int(match[2]))
 
 
-def _make_array(kind: Any, shape: Any, code: Any) -> Strings:
+def _make_array(kind: Any, shape: Any, code: Any) -> StringArray:
     """Return an empty array, to be filled by the opcode BUILD."""
     if not isinstance(kind, _Name) or FUNCTION_BY_NAME[kind] != "ndarray" or shape != (0,) or code != b"b":
         raise RefusedPickle("expected a NumPy array, found another class")
-    return Strings()
+    return StringArray()
 
 
 def _make_scalar(dtype: Any, data: Any) -> str | bytes:
@@ -290,7 +290,7 @@ def _push_tuple(count: int) -> "Callable[[_Reader, Any], None]":
 
 def _set_item(reader: _Reader, _: Any) -> None:
     value, key = reader.stack.pop(), reader.stack.pop()
-    reader._set([key, value])
+    reader._set_items([key, value])
 
 
 def _push_stack_name(reader: _Reader, _: Any) -> None:
@@ -335,15 +335,15 @@ OPCODE_ACTIONS: Mapping[str, Callable[[_Reader, Any], None]] = {
     "NONE": lambda reader, _: reader.stack.append(None),
     "NEWTRUE": lambda reader, _: reader.stack.append(True),
     "NEWFALSE": lambda reader, _: reader.stack.append(False),
-    "MARK": lambda reader, _: reader._mark(),
+    "MARK": lambda reader, _: reader._push_mark(),
     "EMPTY_LIST": lambda reader, _: reader._push_list([]),
     "LIST": lambda reader, _: reader._push_list(reader._pop_to_mark()),
-    "APPEND": lambda reader, _: reader._extend([reader.stack.pop()]),
-    "APPENDS": lambda reader, _: reader._extend(reader._pop_to_mark()),
+    "APPEND": lambda reader, _: reader._extend_list([reader.stack.pop()]),
+    "APPENDS": lambda reader, _: reader._extend_list(reader._pop_to_mark()),
     "EMPTY_DICT": lambda reader, _: reader._push_dict([]),
     "DICT": lambda reader, _: reader._push_dict(reader._pop_to_mark()),
     "SETITEM": _set_item,
-    "SETITEMS": lambda reader, _: reader._set(reader._pop_to_mark()),
+    "SETITEMS": lambda reader, _: reader._set_items(reader._pop_to_mark()),
     "EMPTY_TUPLE": _push_tuple(0),
     "TUPLE": lambda reader, _: reader._push_tuple(reader._pop_to_mark()),
     "TUPLE1": _push_tuple(1),
@@ -358,6 +358,6 @@ OPCODE_ACTIONS: Mapping[str, Callable[[_Reader, Any], None]] = {
     "MEMOIZE": lambda reader, _: _store_memo(reader, len(reader.memo)),
     "GLOBAL": lambda reader, argument: reader._push_name(*argument.split(" ", 1)),
     "STACK_GLOBAL": _push_stack_name,
-    "REDUCE": lambda reader, _: reader._call(),
-    "BUILD": lambda reader, _: reader._build(),
+    "REDUCE": lambda reader, _: reader._call_function(),
+    "BUILD": lambda reader, _: reader._build_object(),
 }

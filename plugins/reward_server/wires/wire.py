@@ -25,7 +25,7 @@ that are not in pairs.
 WHITESPACE = b" \t\r\n"
 MAX_NESTING = 100
 """Maximum nesting depth of lists and objects in a JSON body."""
-REQUEST_PART = "request"
+REQUEST_PART_NAME = "request"
 """Name of the JSON part in a multipart body."""
 Need = Literal["sources", "questions", "words"]
 """An input that a metric needs: the source image of an edit, a benchmark's own questions, or quoted words in the
@@ -93,6 +93,8 @@ class Served(NamedTuple):
     """Combination of scores that defines the reward. If it is set, `metrics` contains a digest for the reward."""
     watched: tuple[str, ...] = ()
     """Metrics that the sentinel adds to every request for the reward."""
+    promptless: frozenset[str] = frozenset()
+    """Metrics that do not read the prompt."""
 
     def select_needing(self, need: Need, metrics: Sequence[str]) -> list[str]:
         """Return the metrics that need this input, including the watched metrics if the reward is requested."""
@@ -114,12 +116,12 @@ class Served(NamedTuple):
         """Return the score, negated if lower is better."""
         return -score if metric in self.lower_is_better else score
 
-    def metrics_to_compute(self, requested: Sequence[str]) -> tuple[str, ...]:
+    def find_metrics_to_compute(self, requested: Sequence[str]) -> tuple[str, ...]:
         """Return the requested metrics with the reward replaced by its parts."""
         parts = {REWARD_NAME: self.combination.parts} if self.combination is not None else {}
         return tuple(dict.fromkeys(metric for name in requested for metric in parts.get(name, (name,))))
 
-    def with_reward(self, answers: Mapping[str, MetricAnswer]) -> Mapping[str, MetricAnswer]:
+    def add_reward(self, answers: Mapping[str, MetricAnswer]) -> Mapping[str, MetricAnswer]:
         """Return an image's answers by metric, including the reward if the answers contain all of its parts.
 
         If a part is null, the reward is null too, with the error of that part.
@@ -142,10 +144,17 @@ class Served(NamedTuple):
         for name in names or ():
             if name not in self.metrics:
                 raise BadRequest(f"metrics: {name[:100]!r} is not served here; {suggest(name, [*self.metrics])}")
-        return tuple(self.metrics) if names is None else tuple(dict.fromkeys([*names, *self.metrics_to_compute(names)]))
+        return (
+            tuple(self.metrics)
+            if names is None
+            else tuple(dict.fromkeys([*names, *self.find_metrics_to_compute(names)]))
+        )
 
     def require_reward(self) -> tuple[str]:
-        """Return the metric to send on wires with one number per image; raise BadRequest if none is configured."""
+        """Return the name of the reward, as a tuple, for wires with one number per image.
+
+        Raises BadRequest if no reward is configured and several metrics are served.
+        """
         if self.reward is None:
             raise BadRequest(
                 f"this wire has one number per image; start the service with reward=, one of {', '.join(self.metrics)}"
@@ -271,11 +280,12 @@ class JsonWire(Wire):
         if not media.lower().startswith(MULTIPART_MEDIA_TYPE):
             return _parse_json(body)
         parts = read_multipart(body, media)
-        documents = [_parse_json(part) for part in parts.pop(REQUEST_PART, [])]
+        documents = [_parse_json(part) for part in parts.pop(REQUEST_PART_NAME, [])]
         fields = _group_parts(parts)
         if len(documents) != 1 or not isinstance(documents[0], dict) or not fields.keys().isdisjoint(documents[0]):
             raise BadRequest(
-                f"expected one part called {REQUEST_PART} with a JSON object that has none of the fields sent as parts"
+                f"expected one part called {REQUEST_PART_NAME} with a JSON object that has none of the fields "
+                "sent as parts"
             )
         return {**documents[0], **fields}
 
@@ -380,14 +390,15 @@ def parse_rewards(rewards: Sequence[Any], requests: Sequence[ScoreRequest]) -> A
 def require_single_image(request: ScoreRequest, wire: str) -> bytes:
     """Return the only image in a request; raise BadRequest if it has several frames."""
     if len(request.images) != 1:
-        raise BadRequest(f"the wire {wire} cannot carry {len(request.images)} frames")
+        raise BadRequest(f"the wire {wire} cannot carry {len(request.images)} frames; choose another wire")
     return request.images[0]
 
 
 def require_only_image(request: ScoreRequest, wire: str) -> bytes:
     """Return the only image in a request; raise BadRequest if it has several frames, questions or sources."""
     if request.questions is not None or request.sources:
-        raise BadRequest(f"the wire {wire} cannot carry {'sources' if request.questions is None else 'questions'}")
+        name = "sources" if request.questions is None else "questions"
+        raise BadRequest(f"the wire {wire} cannot carry {name}; choose another wire")
     return require_single_image(request, wire)
 
 

@@ -1,7 +1,7 @@
 """PRISM-Bench (Fang et al. 2025): a judge rates how well an image follows the prompt, and how well it is made.
 
-The criteria depend on the prompt's track. The release scores a set of images by the mean of all ratings, which equals
-the mean of the scores computed here.
+The criteria depend on the prompt's track. Upstream's code scores a set of images by the mean of all ratings, which
+equals the mean of the scores computed here.
 """
 
 import math
@@ -30,7 +30,7 @@ ALIGNMENT_TEMPLATE_NAME, TRACKS_TEMPLATE_NAME, AESTHETICS_TEMPLATE_NAME = (
     "prism_bench_tracks",
     "prism_bench_aesthetics",
 )
-SCALES = {name: (Scale(name, 0, 10),) for name in ("alignment", "aesthetics")}
+SCALES_BY_RATING = {name: (Scale(name, 0, 10),) for name in ("alignment", "aesthetics")}
 NO_TRACK_MESSAGE = (
     "expected one track among the prompt's skills ({tracks}), found {found}; name the column that has it by "
     "benchmark.prompt_columns.skills, or set the metric's track"
@@ -53,8 +53,8 @@ class PrismBenchConfig(InspectedConfig):
     kind: Literal["prism"] = "prism"
     calls_per_image: ClassVar[int] = 2
     story: ClassVar[str] = (
-        "shows the image to a model, which rates how well it follows the prompt, by strict criteria for its kind of "
-        "prompt, and how well it is made, and takes the mean"
+        "shows the image to a model, which rates how well it follows the prompt and how well it is made, and takes the "
+        "mean"
     )
     score_range: ClassVar[ScoreRange] = (0.0, 10.0)
     part: Literal["overall", "alignment", "aesthetics"] = "overall"
@@ -80,7 +80,7 @@ class PrismBenchConfig(InspectedConfig):
     def inspect(
         self, prompt: str, questions: Sequence[WrittenQuestion] = (), skills: Sequence[str] = ()
     ) -> Writing[Verdict | RowError]:
-        """Ask the judge for both ratings of an image. The prompt's track must be among its skills, or be configured."""
+        """Ask the judge for both ratings of an image; the track is configured, or is one of the prompt's skills."""
         tracks = read_tracks(self.template_text(TRACKS_TEMPLATE_NAME))
         track = find_kind(tracks, skills, self.track)
         if track is None:
@@ -88,7 +88,7 @@ class PrismBenchConfig(InspectedConfig):
             return RowError("no_track", NO_TRACK_MESSAGE.format(tracks=", ".join(tracks), found=found))
         release = self.find_release(PrismBenchRelease)
         if release is not None:
-            return (yield from release.inspect(prompt, track.name, self.seed))
+            return (yield from release.request_verdict(prompt, track.name, self.seed))
         parts = {
             "prompt": parsing.collapse_spaces(prompt),
             "track": track.name,
@@ -99,7 +99,11 @@ class PrismBenchConfig(InspectedConfig):
             fill_template(self.template_text(name), **parts)
             for name in (ALIGNMENT_TEMPLATE_NAME, AESTHETICS_TEMPLATE_NAME)
         )
-        return (yield from self.verdicts([JudgeQuestion(*one) for one in zip(texts, SCALES.values(), strict=True)]))
+        return (
+            yield from self.request_combined_verdict(
+                [JudgeQuestion(*one) for one in zip(texts, SCALES_BY_RATING.values(), strict=True)]
+            )
+        )
 
     def score_options(self) -> dict[str, Any]:
         return {"part": self.part}

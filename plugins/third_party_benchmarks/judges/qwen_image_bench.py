@@ -42,8 +42,8 @@ class QwenImageBenchConfig(InspectedConfig):
     kind: Literal["qwen_image_bench"] = "qwen_image_bench"
     calls_per_image: ClassVar[int] = 5
     story: ClassVar[str] = (
-        "shows the image to a model, which marks up to 56 facets of quality, aesthetics, alignment, fidelity to the "
-        "real world and creativity as failed, passed or excellent, and averages them in three steps"
+        "shows the image to a model, which marks up to 56 facets of five aspects as failed, passed or excellent, and "
+        "takes means in three steps"
     )
     uses_skills: ClassVar[bool] = True
     score_range: ClassVar[ScoreRange] = (0.0, 100.0)
@@ -64,12 +64,12 @@ class QwenImageBenchConfig(InspectedConfig):
         dimensions = [dimension for dimension in dimensions if dimension.name in wanted] or dimensions
         release = self.find_release(QwenImageBenchRelease)
         if release is not None:
-            marked = yield from release.inspect(prompt, [(one.key, one.name) for one in dimensions], self.seed)
+            marked = yield from release.request_marks(prompt, [(one.key, one.name) for one in dimensions], self.seed)
             return Verdict(tuple(Rating(NAME_SEPARATOR.join(names), mark) for *names, mark in marked), "")
-        asked = [self._ask_about(dimension, parsing.collapse_spaces(prompt)) for dimension in dimensions]
-        return (yield from self.verdicts(asked, require_marks))
+        asked = [self._make_question(dimension, parsing.collapse_spaces(prompt)) for dimension in dimensions]
+        return (yield from self.request_combined_verdict(asked, require_marks))
 
-    def _ask_about(self, dimension: Dimension, prompt: str) -> JudgeQuestion:
+    def _make_question(self, dimension: Dimension, prompt: str) -> JudgeQuestion:
         names = {facet: NAME_SEPARATOR.join((dimension.key, facet)) for facet in dimension.facets}
         listed = "\n".join(f"- {names[facet]}: {meaning}" for facet, meaning in dimension.facets.items())
         text = fill_template(

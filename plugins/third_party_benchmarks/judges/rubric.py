@@ -12,13 +12,12 @@ from plumbline.operators.metrics.writing import UnreadableReply, Writing, Writte
 from plumbline.plugins.third_party_benchmarks.wordings.unigenbench import UniGenBenchRelease
 from plumbline.plugins.third_party_benchmarks.wordings.wise import WiseRelease
 
-KNOWLEDGE_TEMPLATE_NAME, CHECKPOINTS_TEMPLATE_NAME, MEANINGS_TEMPLATE_NAME = (
-    "rubric_knowledge",
-    "rubric_checkpoints",
-    "rubric_meanings",
-)
-"""Names of templates. MEANINGS_TEMPLATE_NAME lists the meanings of UniGenBench++'s checkpoints by their English names,
-one per line. Checkpoints with Chinese names are listed without a meaning.
+KNOWLEDGE_TEMPLATE_NAME = "rubric_knowledge"
+CHECKPOINTS_TEMPLATE_NAME = "rubric_checkpoints"
+MEANINGS_TEMPLATE_NAME = "rubric_meanings"
+"""Name of the template with the meanings of UniGenBench++'s checkpoints, one per line, by English name.
+
+Checkpoints with Chinese names have no meaning in it.
 """
 
 
@@ -63,19 +62,19 @@ class RubricConfig(InspectedConfig):
         text = parsing.collapse_spaces(prompt)
         wise = self.find_release(WiseRelease)
         if wise is not None:
-            return (yield from wise.inspect(prompt, " ".join(each.text for each in questions), self.seed))
+            return (yield from wise.request_verdict(prompt, " ".join(each.text for each in questions), self.seed))
         if self.rubric == "knowledge":
             reference = " ".join(parsing.collapse_spaces(question.text) for question in questions)
             asked = fill_template(self.template_text(KNOWLEDGE_TEMPLATE_NAME), prompt=text, reference=reference)
-            return (yield from self.verdict(asked, [Scale("score", 0, 1)], require_zero_or_one))
+            return (yield from self.request_verdict(asked, [Scale("score", 0, 1)], require_zero_or_one))
         meanings = read_meanings(self.template_text(MEANINGS_TEMPLATE_NAME))
         release = self.find_release(UniGenBenchRelease)
         if release is not None:
-            return (yield from release.inspect(prompt, questions, self.seed))
+            return (yield from release.request_verdict(prompt, questions, self.seed))
         listed = "\n".join(_format_checkpoint(question, meanings) for question in questions)
         scales = [Scale(question.kind or question.text, 0, 1) for question in questions]
         asked = fill_template(self.template_text(CHECKPOINTS_TEMPLATE_NAME), prompt=text, checkpoints=listed)
-        return (yield from self.verdict(asked, scales, require_zero_or_one))
+        return (yield from self.request_verdict(asked, scales, require_zero_or_one))
 
 
 def require_zero_or_one(rated: Mapping[str, float]) -> None:
@@ -86,7 +85,7 @@ def require_zero_or_one(rated: Mapping[str, float]) -> None:
 
 
 def read_meanings(listed: str) -> dict[str, str]:
-    """Return the meanings of checkpoints by name. Each line has the form `NAME: MEANING`."""
+    """Return the meaning of each rubric checkpoint, by name, from lines of the form `NAME: MEANING`."""
     return dict(line.split(": ", 1) for line in listed.splitlines() if ": " in line)
 
 

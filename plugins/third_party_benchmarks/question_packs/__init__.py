@@ -1,1 +1,1 @@
-"""Question packs of benchmarks; each file reads packs with similar layouts."""
+"""Readers of benchmarks' question packs; packs with similar layouts are read in the same file."""

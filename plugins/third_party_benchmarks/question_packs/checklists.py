@@ -14,14 +14,14 @@ from plumbline.pipelines.sources.question_packs.pack import (
     PackLine,
     PackRow,
     PackRows,
+    abbreviate,
+    convert_refusal_to_error_row,
     get_label,
     get_texts,
-    quote,
     read_lines,
     read_rows,
-    read_whole,
+    read_whole_file,
     the_text,
-    yield_questions_or_error,
 )
 
 DIMENSION_CODES = ("C-MI", "C-MA", "C-MR", "C-TR", "R-LR", "R-BR", "R-HR", "R-PR", "R-GR", "R-AR", "R-CR", "R-RR")
@@ -34,7 +34,7 @@ def read_t2i_corebench(place: Place, convention: Convention) -> PackRows:
 
     Source: KwaiVGI/T2I-CoReBench, `data/*.json` at 5d523d3. Each file maps ids, such as `C-TR-001`, to objects with
     `Prompt`, `Checklist` (a list of `question` and `tags`), `Main Class` and `Sub Class`; the two classes are a
-    prompt's skills. As in the release's `evaluate.py`, an image's score is the fraction of its questions that are
+    prompt's skills. As in upstream's `evaluate.py`, an image's score is the fraction of its questions that are
     answered yes. Both conventions read it in the same way.
     """
     whole = place.path.lower().endswith(".json")
@@ -43,12 +43,12 @@ def read_t2i_corebench(place: Place, convention: Convention) -> PackRows:
 
 
 def _read_by_id(file: Place) -> Iterator[PackLine | str]:
-    content = read_json(read_whole(file), file.url)
+    content = read_json(read_whole_file(file), file.url)
     if not isinstance(content, dict):
         raise SourceError(f"{file.url}: expected an object of prompts by id, found {type(content).__name__}")
     for number, (name, values) in enumerate(content.items()):
         where = f"{file.url}, row {number}"
-        found = quote(values)
+        found = abbreviate(values)
         is_prompt = isinstance(values, dict)
         yield PackLine(where, {**values, "id": name}) if is_prompt else f"{where}: expected an object, found {found}"
 
@@ -57,12 +57,12 @@ def _read_t2i_corebench_line(line: PackLine) -> PackRows:
     values = line.values
     skills = tuple(skill for name in ("Main Class", "Sub Class") if (skill := get_label(values, name)))
     row = PackRow(line.where, str(values["id"]), the_text(values, "Prompt"), skills=skills)
-    return yield_questions_or_error(*row[:3], _read_checklist(row, values.get("Checklist")))
+    return convert_refusal_to_error_row(*row[:3], _read_checklist(row, values.get("Checklist")))
 
 
 def _read_checklist(row: PackRow, listed: Any) -> Iterator[PackRow]:
     if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed):
-        raise Refused("no_questions", f"expected 'Checklist' as a list of objects, found {quote(listed)}")
+        raise Refused("no_questions", f"expected 'Checklist' as a list of objects, found {abbreviate(listed)}")
     for number, one in enumerate(listed):
         tags = get_texts(one.get("tags") or (), "tags")
         yield row._replace(
@@ -85,8 +85,8 @@ def read_tiif_bench(place: Place, convention: Convention) -> PackRows:
     Source: A113N-W3I/TIIF-Bench, `data/testmini_eval_prompts` with `data/testmini_prompts`, or `data/test_eval_prompts`
     with `data/test_prompts`, at 3aae750. The questions in a line are about the prompt in the same line of the other
     file. The id of a prompt consists of its file, line and length, as in `numeracy_0_short`; its skills are its type
-    and its length. The release's summary pools the questions of a type: `plumbline kinds of=tiif_bench`. Its word
-    recall and GNED need word lists that are not released. Both conventions read it in the same way.
+    and its length. Upstream's summary pools the questions of a type: `plumbline kinds of=tiif_bench`. Its word recall
+    and GNED need word lists that are not published. Both conventions read it in the same way.
     """
     prompt_folder = place.parent / place.name.replace("_eval", "")
     files = sorted(name for name in place.list() if name.endswith("_eval_prompts.jsonl"))
@@ -116,7 +116,7 @@ def _read_both_lengths(name: str, asked: PackLine | str, prompt: PackLine | str)
 
 def _read_tiif_line(prompt: PackLine, *, prompt_id: str, length: str, asked: PackLine) -> PackRows:
     row = PackRow(asked.where, prompt_id, the_text(prompt.values, f"{length}_description"))
-    return yield_questions_or_error(*row[:3], _read_tiif_questions(row, length, asked))
+    return convert_refusal_to_error_row(*row[:3], _read_tiif_questions(row, length, asked))
 
 
 def _read_tiif_questions(row: PackRow, length: str, asked: PackLine) -> Iterator[PackRow]:
@@ -136,7 +136,7 @@ def _read_tiif_questions(row: PackRow, length: str, asked: PackLine) -> Iterator
         yield row._replace(question=_make_yes_no_question(number, question, said, kind), skills=skills)
 
 
-TRACKS = ("affection", "composition", "entity", "imagination", "long_text", "style", "text_rendering")
+TRACK_NAMES = ("affection", "composition", "entity", "imagination", "long_text", "style", "text_rendering")
 
 
 def read_prism_bench(place: Place, convention: Convention) -> PackRows:
@@ -149,7 +149,7 @@ def read_prism_bench(place: Place, convention: Convention) -> PackRows:
     track and are numbered like the lines, starting at 0: `affection/0.png`. Here the id of that prompt is
     `affection_0`, and its skill is the track. Both conventions read it in the same way.
     """
-    for track in TRACKS:
+    for track in TRACK_NAMES:
         for number, line in enumerate(read_lines(place / f"{track}.jsonl")):
             yield from read_rows([line], partial(_read_prism_line, prompt_id=f"{track}_{number}", track=track))
 

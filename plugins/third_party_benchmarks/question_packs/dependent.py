@@ -12,12 +12,12 @@ from plumbline.pipelines.sources.question_packs.pack import (
     Convention,
     PackRow,
     PackRows,
-    quote,
+    abbreviate,
+    convert_refusal_to_error_row,
     read_lines,
     read_rows,
-    read_whole,
+    read_whole_file,
     the_text,
-    yield_questions_or_error,
 )
 from plumbline.pipelines.sources.question_packs.papers import describe_lost_dependencies, read_proposition
 
@@ -51,8 +51,8 @@ def read_dpg_bench(place: Place, convention: Convention) -> PackRows:
 def _mark_first_prompt(first: PackRow, found: Sequence[PackRow | str], error: RowError) -> PackRows:
     """Yield the found rows, preceded by an error for the first prompt if its other questions cannot be scored.
 
-    They cannot be scored if one of them depends on the prompt's first question, which the release skips. A prompt with
-    a single question has an error too.
+    They cannot be scored if one of them depends on the prompt's first question, which upstream's code skips. A prompt
+    with a single question has an error too.
     """
     others = [row for row in found if isinstance(row, PackRow) and row.prompt_id == first.prompt_id]
     asked = [row.question for row in others if row.question is not None]
@@ -62,7 +62,7 @@ def _mark_first_prompt(first: PackRow, found: Sequence[PackRow | str], error: Ro
     yield from found
 
 
-CATEGORIES = {
+CATEGORY_BY_CLASS = {
     "anime": "Anime_Stylization",
     "human": "Portrait",
     "object": "General_Object",
@@ -74,7 +74,7 @@ CATEGORIES = {
 def _read_alignment(place: Place, classes: Sequence[str], *, csv: str, prompt: str, suffix: str = "") -> PackRows:
     """Read the questions in scripts/alignment/Q_D, and the texts of their prompts from the column `prompt` of `csv`.
 
-    The id of a prompt consists of its class and its id in the release, as in `object_000`.
+    The id of a prompt consists of its class and its published id, as in `object_000`.
     """
     prompts: dict[tuple[str, str], Values] = {}
     for line in read_lines(_require_file(place / csv)):
@@ -84,25 +84,24 @@ def _read_alignment(place: Place, classes: Sequence[str], *, csv: str, prompt: s
             prompts[(str(line.values.get("category")), str(line.values.get("id")))] = line.values
     for name in classes:
         file = _require_file(place / f"scripts/alignment/Q_D/{name}{suffix}.json")
-        asked = read_json(read_whole(file), file.url)
+        asked = read_json(read_whole_file(file), file.url)
         if not isinstance(asked, dict):
             raise SourceError(f"{file.url}: expected an object of questions by id, found {type(asked).__name__}")
         for number, (key, values) in enumerate(asked.items()):
             where = f"{file.url}, row {number}"
             try:
-                row = prompts.get((CATEGORIES[name], key))
+                row = prompts.get((CATEGORY_BY_CLASS[name], key))
                 if row is None:
-                    raise Refused("no_prompt", f"{csv} has no prompt {quote(key)} of {CATEGORIES[name]}")
+                    raise Refused("no_prompt", f"{csv} has no prompt {abbreviate(key)} of {CATEGORY_BY_CLASS[name]}")
                 text = the_text(row, prompt)
             except Refused as refused:
                 yield f"{where}: {refused}; the row is left out"
                 continue
             questions = _make_alignment_rows(where, f"{name}_{key}", text, values, _list_skills(name, row))
-            yield from yield_questions_or_error(where, f"{name}_{key}", text, questions)
+            yield from convert_refusal_to_error_row(where, f"{name}_{key}", text, questions)
 
 
 def _require_file(file: Place) -> Place:
-    """Return a file of the release, or raise SourceError if it does not exist."""
     if not file.exists():
         raise SourceError(f"{file.url}: not found; set benchmark.questions to the release's folder")
     return file
@@ -116,12 +115,11 @@ def _list_skills(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
 def _make_alignment_rows(
     where: str, prompt_id: str, text: str, values: Any, skills: tuple[str, ...]
 ) -> Iterator[PackRow]:
-    """Yield a row for each question of a prompt."""
     texts, needed = (_parse_numbered(values, field) for field in ("question", "dependency"))
     for number in texts:
         parents = needed.get(number, [0])
         if not isinstance(parents, list) or not all(isinstance(parent, int) for parent in parents):
-            raise Refused("no_parents", f"expected a list of numbers in 'dependency', found {quote(parents)}")
+            raise Refused("no_parents", f"expected a list of numbers in 'dependency', found {abbreviate(parents)}")
         parents = tuple(str(parent) for parent in parents if parent)
         asked = WrittenQuestion(number, the_text(texts, number), parsing.YES_NO, "yes", parents=parents)
         yield PackRow(where, prompt_id, text, asked, skills)
@@ -133,7 +131,8 @@ def _parse_numbered(values: Any, field: str) -> Mapping[str, Any]:
     found = parse_json(found) if isinstance(found, str) else found
     if not isinstance(found, dict) or not found:
         raise Refused(
-            "no_questions", f"expected {field!r} as an object with a number for each key, found {quote(found)}"
+            "no_questions",
+            f"expected {field!r} as an object with a number for each key, found {abbreviate(found)}",
         )
     return found
 
@@ -158,4 +157,4 @@ def read_oneig_zh(place: Place, convention: Convention) -> PackRows:
     Source: OneIG-Bench/OneIG-Benchmark, the folder with `OneIG-Bench-ZH.csv` and `scripts/alignment/Q_D/*_zh.json`. The
     questions are in Chinese too, but the answers are Yes or No. Both conventions read it in the same way.
     """
-    return _read_alignment(place, tuple(CATEGORIES), csv="OneIG-Bench-ZH.csv", prompt="prompt_cn", suffix="_zh")
+    return _read_alignment(place, tuple(CATEGORY_BY_CLASS), csv="OneIG-Bench-ZH.csv", prompt="prompt_cn", suffix="_zh")

@@ -16,14 +16,14 @@ from plumbline.pipelines.sources.question_packs.pack import (
     PackLine,
     PackRow,
     PackRows,
+    abbreviate,
+    convert_refusal_to_error_row,
     get_label,
     get_texts,
-    quote,
     read_lines,
     read_rows,
     the_id,
     the_text,
-    yield_questions_or_error,
 )
 
 
@@ -42,7 +42,7 @@ def read_geneval2(place: Place, convention: Convention) -> PackRows:
 
 def _read_atoms(line: PackLine) -> PackRows:
     text, prompt_id = the_text(line.values, "prompt"), line.where.rpartition(" ")[2]
-    return yield_questions_or_error(line.where, prompt_id, text, _make_atom_rows(line, prompt_id, text))
+    return convert_refusal_to_error_row(line.where, prompt_id, text, _make_atom_rows(line, prompt_id, text))
 
 
 def _make_atom_rows(line: PackLine, prompt_id: str, text: str) -> Iterator[PackRow]:
@@ -63,7 +63,7 @@ def _make_atom_rows(line: PackLine, prompt_id: str, text: str) -> Iterator[PackR
 
 
 PART_NAMES = ("cultural_common_sense", "spatio-temporal_reasoning", "natural_science")
-LAST_PROMPTS = {"culture": 400, "time": 520, "space": 640, "biology": 760, "physics": 880, "chemistry": 1000}
+LAST_PROMPT_BY_CATEGORY = {"culture": 400, "time": 520, "space": 640, "biology": 760, "physics": 880, "chemistry": 1000}
 """Number of the last prompt in each category."""
 
 
@@ -85,9 +85,9 @@ def read_wise_verified(place: Place, convention: Convention) -> PackRows:
 def _read_explanation(line: PackLine) -> Iterator[PackRow]:
     prompt_id = the_id(line.values, "prompt_id")
     number = int(prompt_id) if prompt_id.isdecimal() and len(prompt_id) <= len("1000") else 0
-    category = next((name for name, last in LAST_PROMPTS.items() if 0 < number <= last), None)
+    category = next((name for name, last in LAST_PROMPT_BY_CATEGORY.items() if 0 < number <= last), None)
     if category is None:
-        raise Refused("no_category", f"expected 'prompt_id' from 1 to 1000, found {quote(prompt_id)}")
+        raise Refused("no_category", f"expected 'prompt_id' from 1 to 1000, found {abbreviate(prompt_id)}")
     asked = WrittenQuestion("1", the_text(line.values, "Explanation"), (), kind=category)
     yield PackRow(line.where, prompt_id, the_text(line.values, "Prompt"), asked, (category,))
 
@@ -112,17 +112,16 @@ def read_unigenbench(place: Place, convention: Convention) -> PackRows:
 def _read_checkpoints(line: PackLine) -> PackRows:
     language = "zh" if "prompt_zh" in line.values else "en"
     text, prompt_id = the_text(line.values, f"prompt_{language}"), the_id(line.values, "index")
-    return yield_questions_or_error(
+    return convert_refusal_to_error_row(
         line.where, prompt_id, text, _make_checkpoint_rows(line, prompt_id, text, f"sub_dims_{language}")
     )
 
 
 def _make_checkpoint_rows(line: PackLine, prompt_id: str, text: str, column: str) -> Iterator[PackRow]:
-    """Yield a row for each checkpoint of a prompt."""
     said = parse_json(the_text(line.values, column), f"correct {column}")
     if not isinstance(said, dict):
-        raise Refused("no_checkpoints", f"expected an object in {column!r}, found {quote(said)}")
-    names, descriptions = (get_texts(_find_first(said, keys), keys[0]) for keys in (NAME_KEYS, DESCRIPTION_KEYS))
+        raise Refused("no_checkpoints", f"expected an object in {column!r}, found {abbreviate(said)}")
+    names, descriptions = (get_texts(_get_first_value(said, keys), keys[0]) for keys in (NAME_KEYS, DESCRIPTION_KEYS))
     if not names or len(names) != len(descriptions):
         raise Refused(
             "no_checkpoints", f"expected a description of each checkpoint, found {len(descriptions)} of {len(names)}"
@@ -134,7 +133,7 @@ def _make_checkpoint_rows(line: PackLine, prompt_id: str, text: str, column: str
         yield PackRow(line.where, prompt_id, text, asked, skills)
 
 
-def _find_first(said: dict[str, Any], keys: tuple[str, ...]) -> Any:
+def _get_first_value(said: dict[str, Any], keys: tuple[str, ...]) -> Any:
     return next((said[key] for key in keys if key in said), None)
 
 

@@ -1,1 +1,1 @@
-"""Human ratings, one file per release."""
+"""Readers of published human ratings, one file per data set."""

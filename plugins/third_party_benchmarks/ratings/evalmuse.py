@@ -5,7 +5,7 @@ from typing import Any
 
 from plumbline.operators.metrics import parsing
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.base.tables import as_object
+from plumbline.pipelines.base.tables import require_object
 from plumbline.pipelines.metaeval.releases.release import (
     LIKERT,
     Rating,
@@ -46,7 +46,7 @@ def read_evalmuse(place: Place) -> Release:
         skills.append((prompt_id, str(record["type"]) if record.get("type") else None))
         for rater, rating in enumerate(_read_rater_values(record.get("total_score"), where)):
             ratings.append(Rating(*ids, str(rater), LIKERT, parse_rating(rating, where), where))
-        for name, given in as_object(record.get("element_score") or {}, f"{where}, element_score").items():
+        for name, given in require_object(record.get("element_score") or {}, f"{where}, element_score").items():
             found = list(
                 _rate_element_words(ids, require_text(record, "prompt", where), name, given, f"{where}, {name!r}")
             )
@@ -63,7 +63,6 @@ def _read_rater_values(value: Any, where: str) -> list[Any]:
 def _rate_element_words(
     ids: tuple[str, str, str | None], prompt: str, name: str, given: Any, where: str
 ) -> Iterator[Word]:
-    """Yield each rater's rating of each word in an element."""
     words = name.rpartition("(")[0].strip() or name
     span = parsing.find_words(words, prompt)
     if span is None:

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from plumbline.operators.base.errors import SourceError
-from plumbline.pipelines.base.storage import Place, readable_errors
+from plumbline.pipelines.base.storage import Place, convert_read_errors
 from plumbline.pipelines.base.tables import DOWNLOAD_AGAIN_REMEDY
 
 MAX_RECORD_BYTES = 1 << 28
@@ -21,7 +21,7 @@ def read_examples(place: Place) -> Iterator[dict[str, list[Any]]]:
 
     Raises SourceError naming the file and the record if a record cannot be read.
     """
-    with readable_errors(place, "file"), place.open() as stream:
+    with convert_read_errors(place, "file"), place.open() as stream:
         number = 0
         while head := stream.read(RECORD_HEAD_BYTES):
             where = f"{place.url}, record {number}"

@@ -1,4 +1,4 @@
-"""Creates small folders in the layout of the releases' checkouts, with wordings of our own."""
+"""Creates small folders laid out like upstream's checkouts, with invented wordings."""
 
 from collections.abc import Mapping
 

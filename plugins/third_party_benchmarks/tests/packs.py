@@ -1,16 +1,15 @@
-"""Creates tiny question packs in the layouts of the releases, without any of the releases' content."""
+"""Creates tiny question packs with the layouts of the published packs, but invented content."""
 
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tests.bench_of import prompts
+from tests.bench_of import read_prompt_rows
 from tests.question_packs import write_csv, write_geneval2, write_json, write_propositions
 
 
 def write_oneig(folder: Path, count: int = 4) -> Path:
-    """Write two questions about each of the first prompts of the shapes benchmark, all in a single class."""
-    texts = {f"{number:03}": one["text"] for number, one in enumerate(prompts(count))}
+    texts = {f"{number:03}": one["text"] for number, one in enumerate(read_prompt_rows(count))}
     asked = {"1": "Is there a circle?", "2": "Is the circle red?"}
     spelled = {"question": json.dumps(asked), "dependency": json.dumps({"1": [0], "2": [1]})}
     questions = folder / "scripts/alignment/Q_D"
@@ -26,18 +25,16 @@ def write_oneig(folder: Path, count: int = 4) -> Path:
 
 
 def write_wise_verified(path: Path, count: int = 4) -> Path:
-    """Write an explanation for each of the first prompts of the shapes benchmark. Prompts are identified by number."""
     return write_json(
         path,
         [
             {"Prompt": one["text"], "Explanation": "This is a circle", "Category": "time", "prompt_id": 401 + number}
-            for number, one in enumerate(prompts(count))
+            for number, one in enumerate(read_prompt_rows(count))
         ],
     )
 
 
 def write_unigenbench(path: Path, count: int = 4) -> Path:
-    """Write two checkpoints for each of the first prompts of the shapes benchmark. Prompts are identified by number."""
     told = {
         "Primary Categories": "Art",
         "Testpoints": ["Style", "Attribute - Color"],
@@ -45,19 +42,18 @@ def write_unigenbench(path: Path, count: int = 4) -> Path:
     }
     rows = [
         {"index": number, "prompt_en": one["text"], "sub_dims_en": json.dumps(told)}
-        for number, one in enumerate(prompts(count))
+        for number, one in enumerate(read_prompt_rows(count))
     ]
     return write_csv(path, [*rows[0]], rows)
 
 
 def write_t2i_corebench(path: Path, count: int = 4) -> Path:
-    """Write two questions about each of the first prompts of the shapes benchmark."""
     checklist = [
         {"question": "Is there a circle?", "tags": ["content"]},
         {"question": "Is the circle on the left?", "tags": ["layout"]},
     ]
     own = {"Main Class": "Composition", "Sub Class": "Multi-Instance", "Checklist": checklist}
-    texts = {one["prompt_id"]: one["text"] for one in prompts(count)}
+    texts = {one["prompt_id"]: one["text"] for one in read_prompt_rows(count)}
     return write_json(path, {name: {**own, "Prompt": text} for name, text in texts.items()})
 
 
@@ -66,7 +62,7 @@ def write_tiif_bench(folder: Path, count: int = 4) -> Path:
     asked = {"type": "numeracy", "yn_question_list": ["Is there a circle? ", "Is it square?"]}
     described = [
         {"short_description": one["text"], "long_description": f"{one['text']}, that is, {one['text']}"}
-        for one in prompts(count)
+        for one in read_prompt_rows(count)
     ]
     for name, lines in {
         "_eval_prompts": [{**asked, "yn_answer_list": ["Yes", "no"]}] * count,
@@ -79,7 +75,6 @@ def write_tiif_bench(folder: Path, count: int = 4) -> Path:
 
 
 def write_prism_bench(folder: Path) -> Path:
-    """Write two prompts per track. The second prompt is empty."""
     folder.mkdir(parents=True)
     for track in ("affection", "composition", "entity", "imagination", "long_text", "style", "text_rendering"):
         (folder / f"{track}.jsonl").write_text(json.dumps({"prompt": f"a {track}"}) + '\n{"prompt": ""}\n')
@@ -99,6 +94,5 @@ PACK_WRITERS: Mapping[str, tuple[str, Callable[[Path], Path]]] = {
 
 
 def write_pack(name: str, folder: Path) -> Path:
-    """Write a pack about the first prompts of the shapes benchmark."""
     file, write = PACK_WRITERS[name]
     return write(folder / file)

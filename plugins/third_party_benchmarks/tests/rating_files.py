@@ -8,7 +8,6 @@ from tests.pipelines.metaeval.releases.files import Layout, Rows
 
 
 def _encode_bytes_field(number: int, content: bytes) -> bytes:
-    """Encode a bytes field in protobuf's format."""
     return _encode_varint(number << 3 | 2) + _encode_varint(len(content)) + content
 
 
@@ -32,7 +31,6 @@ def encode_example(features: Mapping[str, str | bytes | float]) -> bytes:
 
 
 def encode_tfrecord(*records: bytes) -> bytes:
-    """Encode records as a TFRecord file in TensorFlow's format."""
     out = b""
     for record in records:
         length = struct.pack("<Q", len(record))
@@ -46,7 +44,6 @@ def encode_tfrecord(*records: bytes) -> bytes:
 
 
 def encode_richhf(label: str = "1 0 1 1 1 0", **features: str | bytes | float) -> bytes:
-    """Encode an Example of RichHF-18K."""
     scores = {"aesthetics_score": 0.5, "artifact_score": 0.75, "misalignment_score": 0.25, "overall_score": 0.5}
     maps = {"artifact_map": b"\xff\xd8jpeg", "misalignment_map": b"\xff\xd8jpeg"}
     return encode_example(
@@ -54,7 +51,7 @@ def encode_richhf(label: str = "1 0 1 1 1 0", **features: str | bytes | float) -
     )
 
 
-EVALMUSE: Rows = [
+EVALMUSE_RECORDS: Rows = [
     {"prompt_id": "real_7", "prompt": "Two red dogs, near a lake", "type": "real", "img_path": "SDXL-Turbo/00007.png",
      "total_score": [4, 2, 3], "promt_meaningless": [0, 0, 0], "split_confidence": [0, 1, 0],
      "element_score": {"Red dogs (animal)": [1, 0, 1], "two (counting)": [0, 0, 0], "a pond (object)": [1, 1, 1]},
@@ -66,7 +63,7 @@ EVALMUSE: Rows = [
 
 RICHHF_PROMPT = 'A cat, "asleep" in a box.'
 LAYOUTS: Mapping[str, Layout] = {
-    "evalmuse": Layout("evalmuse", {"train_list.json": EVALMUSE}),
+    "evalmuse": Layout("evalmuse", {"train_list.json": EVALMUSE_RECORDS}),
     "richhf": Layout(
         "richhf", {"dev.tfrecord": encode_tfrecord(encode_richhf(), encode_richhf(filename="train/2c.png"))}
     ),

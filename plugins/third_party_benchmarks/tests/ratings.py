@@ -8,4 +8,4 @@ FACET_MARKS = {
     for one in read_dimensions(read_prompt_template(FACETS_TEMPLATE_NAME))
     for facet in one.facets
 }
-RATED = {"score": 1, "Style": 1, "Attribute - Color": 0, "alignment": 7, "aesthetics": 4, **FACET_MARKS}
+RATING_BY_NAME = {"score": 1, "Style": 1, "Attribute - Color": 0, "alignment": 7, "aesthetics": 4, **FACET_MARKS}

@@ -16,7 +16,7 @@ from plugins.third_party_benchmarks.tests.rating_files import (
 )
 from plumbline.plugins.third_party_benchmarks.ratings.tfrecords import compute_masked_crc
 from tests.pipelines.metaeval.releases.files import make_rows, read_with
-from tests.pipelines.metaeval.releases.test_damage import check_damaged, few
+from tests.pipelines.metaeval.releases.test_damage import FEW_EXAMPLES, check_damaged
 from tests.pipelines.metaeval.releases.test_releases import (
     RATING_COLUMNS,
     check_complaint,
@@ -26,7 +26,7 @@ from tests.pipelines.metaeval.releases.test_releases import (
 )
 from tests.pipelines.metaeval.test_metaeval import check_negated, check_without_scores
 
-EXPECTED: dict[str, dict[str, Any]] = {
+EXPECTED_TABLES: dict[str, dict[str, Any]] = {
     "evalmuse": {
         "ratings": (RATING_COLUMNS, 2, [
             ("SDXL-Turbo/00007.png", "real_7", "SDXL-Turbo", "2", "likert", 3.0),
@@ -83,8 +83,8 @@ If there are three values, the first names the file to damage instead.
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_release_is_read_into_our_tables(name: str, tmp_path: Path) -> None:
-    check_tables(read_with(LAYOUTS[name].reader, LAYOUTS[name].write(tmp_path)), EXPECTED[name])
+def test_published_ratings_are_read_into_our_tables(name: str, tmp_path: Path) -> None:
+    check_tables(read_with(LAYOUTS[name].reader, LAYOUTS[name].write(tmp_path)), EXPECTED_TABLES[name])
 
 
 def test_richhf_has_word_ratings_if_there_is_a_prompt_table(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_richhf_has_word_ratings_if_there_is_a_prompt_table(tmp_path: Path) -> N
     assert select_cells(words, "prompt_id") == [(RICHHF_PROMPT,)] * 6
 
 
-def test_checksums_equal_tensorflows() -> None:
+def test_masked_checksums_equal_those_of_tensorflow() -> None:
     """The expected value is CRC-32C's check value (RFC 3720), masked as in TensorFlow's records."""
     crc = 0xE3069283
     assert compute_masked_crc(b"123456789") == (((crc >> 15) | (crc << 17)) + 0xA282EAD8) % 2**32
@@ -120,9 +120,9 @@ def test_a_missing_file_or_a_folder_is_an_error_that_names_the_path(name: str, t
 
 @pytest.mark.parametrize("values", [True, False], ids=["values", "bytes"])
 @pytest.mark.parametrize("name", LAYOUTS)
-@few
+@FEW_EXAMPLES
 @given(data=st.data())
-def test_a_damaged_release_is_judged_or_refused_in_one_line(
+def test_a_damaged_file_of_ratings_is_used_or_refused_in_one_line(
     name: str, values: bool, data: st.DataObject, tmp_path: Path
 ) -> None:
     check_damaged(LAYOUTS[name], values, data, tmp_path)
@@ -134,5 +134,5 @@ def test_a_metric_whose_lower_scores_are_better_is_judged_like_its_negated_score
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_release_without_scores_only_reports_on_people_or_asks_for_scores(name: str, tmp_path: Path) -> None:
+def test_ratings_without_metric_scores_only_compare_people_or_ask_for_scores(name: str, tmp_path: Path) -> None:
     check_without_scores(LAYOUTS[name], tmp_path)

@@ -22,11 +22,11 @@ from plumbline.plugins.third_party_benchmarks.judges.qwen_image_bench import (
     QwenImageBenchConfig,
     read_dimensions,
 )
-from tests.operators.metrics.made_releases import write
+from tests.operators.metrics.made_releases import write_release
 from tests.operators.metrics.scripted import run
 from tests.operators.tiny import CLIP_FLANT5_PROFILE
 
-DIMENSIONS = {one.name: one for one in read_dimensions(read_prompt_template(FACETS_TEMPLATE_NAME))}
+DIMENSION_BY_NAME = {one.name: one for one in read_dimensions(read_prompt_template(FACETS_TEMPLATE_NAME))}
 
 
 def make_evidence(verdict: Any) -> Evidence:
@@ -83,8 +83,10 @@ def test_prism_bench_needs_exactly_one_track_among_the_skills(skills: tuple[str,
         ("", None),
     ],
 )
-def test_prism_bench_can_use_the_wording_of_its_release(said: str, score: float, tmp_path: Path) -> None:
-    metric = PrismBenchConfig(wording=write(tmp_path, PRISM_BENCH_FILES), seed=3).with_model_defaults(get_profile)
+def test_prism_bench_can_use_its_published_wording(said: str, score: float, tmp_path: Path) -> None:
+    metric = PrismBenchConfig(wording=write_release(tmp_path, PRISM_BENCH_FILES), seed=3).with_model_defaults(
+        get_profile
+    )
     program = metric.inspect("a  {red} dog", skills=("text_rendering",))
     if score is None:
         with pytest.raises(UnreadableReply):
@@ -100,13 +102,13 @@ def test_prism_bench_can_use_the_wording_of_its_release(said: str, score: float,
 
 
 def test_there_are_23_capabilities_with_56_facets_in_five_dimensions() -> None:
-    facets = [(name, *facet.split(": ")) for name, one in DIMENSIONS.items() for facet in one.facets]
-    assert (len(DIMENSIONS), len({facet[1] for facet in facets}), len(facets)) == (5, 23, 56)
+    facets = [(name, *facet.split(": ")) for name, one in DIMENSION_BY_NAME.items() for facet in one.facets]
+    assert (len(DIMENSION_BY_NAME), len({facet[1] for facet in facets}), len(facets)) == (5, 23, 56)
 
 
 def make_marks(dimension: str, **given: Any) -> dict[str, Any]:
     """Return a judge's reply on a dimension: the given marks by facet, and N/A for all other facets."""
-    one = DIMENSIONS[dimension]
+    one = DIMENSION_BY_NAME[dimension]
     return {f"{one.key}: {facet}": given.get(facet.split(": ")[1].replace(" ", "_"), "N/A") for facet in one.facets}
 
 
@@ -145,7 +147,7 @@ def test_a_capability_is_averaged_over_the_images_that_have_a_mark_for_it() -> N
 
 
 def test_without_skills_all_dimensions_are_judged_and_without_marks_there_is_no_score() -> None:
-    ran = run(QwenImageBenchConfig().inspect("a cat"), [make_reply(**make_marks(name)) for name in DIMENSIONS])
+    ran = run(QwenImageBenchConfig().inspect("a cat"), [make_reply(**make_marks(name)) for name in DIMENSION_BY_NAME])
     scored = QwenImageBenchConfig().score(make_evidence(ran.result))
     assert scored.score is None and scored.error is not None and scored.error.kind == "no_questions"
 
@@ -167,9 +169,11 @@ def test_an_invalid_mark_is_an_unreadable_reply(said: Any) -> None:
         ('{"A": {"x": {"score": null}}}', None),
     ],
 )  # fmt: skip
-def test_marks_are_read_in_the_same_way_as_by_the_release(said: str, score: float | None, tmp_path: Path) -> None:
-    """Facets x and y belong to capability A, and z to B; the release treats a facet named Y as y."""
-    metric = QwenImageBenchConfig(wording=write(tmp_path, QWEN_IMAGE_BENCH_FILES)).with_model_defaults(get_profile)
+def test_marks_are_read_in_the_same_way_as_by_upstreams_code(said: str, score: float | None, tmp_path: Path) -> None:
+    """Facets x and y belong to capability A, and z to B; a facet named Y counts as y."""
+    metric = QwenImageBenchConfig(wording=write_release(tmp_path, QWEN_IMAGE_BENCH_FILES)).with_model_defaults(
+        get_profile
+    )
     ran = run(metric.inspect("a  {red} <image>", skills=("Quality / A / x",)), [said])
     ((request,),) = ran.rounds
     assert request.messages[0].text == "Of a  {red} <image>\n\njudge Quality: Q. {}" and request.system == "You judge."
@@ -178,7 +182,9 @@ def test_marks_are_read_in_the_same_way_as_by_the_release(said: str, score: floa
 
 
 def test_a_reply_without_a_json_object_is_unreadable(tmp_path: Path) -> None:
-    metric = QwenImageBenchConfig(wording=write(tmp_path, QWEN_IMAGE_BENCH_FILES)).with_model_defaults(get_profile)
+    metric = QwenImageBenchConfig(wording=write_release(tmp_path, QWEN_IMAGE_BENCH_FILES)).with_model_defaults(
+        get_profile
+    )
     for said in ("[1]", "<think>{}</think>", '{"A": {"x": Infinity}}'):
         with pytest.raises(UnreadableReply):
             run(metric.inspect("a", skills=("Quality",)), [said])

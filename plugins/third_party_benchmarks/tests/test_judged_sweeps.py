@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from plugins.third_party_benchmarks.tests.packs import write_pack
-from plugins.third_party_benchmarks.tests.ratings import RATED
+from plugins.third_party_benchmarks.tests.ratings import RATING_BY_NAME
 from tests.bench_of import run_plan, write_benchmark
 from tests.operators.tiny.judges import save_seeing_judge
 from tests.pipelines.test_question_pack_sweeps import plan_pack_sweep
@@ -24,14 +24,14 @@ def test_a_judge_uses_the_benchmarks_explanation_or_checkpoints(
 
     Images and questions are matched by the text of the prompt.
     """
-    judge = save_seeing_judge(tmp_path / "judge", RATED)
+    judge = save_seeing_judge(tmp_path / "judge", RATING_BY_NAME)
     questions = write_pack(pack, tmp_path)
     given = [f"benchmark.prompts={folder}/prompts.parquet", f"+models.vlm={{family: captioner, checkpoint: '{judge}'}}"]
     plan = plan_pack_sweep(folder, tmp_path / "store", pack, questions, *given)
     scores = run_plan(plan).results.read_scores().to_pylist()
     assert [row["score"] for row in scores] == [expected] * 4
     assert not plan_pack_sweep(folder, tmp_path / "store", pack, questions, *given).plan.missing
-    pool_kinds = pytest.importorskip("plumbline.plugins.diagnosis.question_kinds").pool_kinds
-    kinds = {row.kind: (row.mean, row.n) for row in pool_kinds(plan.store, "latest", pack) if row.level == 1}
+    compute_kind_scores = pytest.importorskip("plumbline.plugins.diagnosis.question_kinds").compute_kind_scores
+    kinds = {row.kind: (row.mean, row.n) for row in compute_kind_scores(plan.store, "latest", pack) if row.level == 1}
     checkpoints = {"Style": (1.0, 4), "Attribute": (0.0, 4)}
     assert kinds == ({"score": (1.0, 4)} if pack == "wise_verified" else checkpoints)

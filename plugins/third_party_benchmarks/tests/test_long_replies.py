@@ -1,4 +1,4 @@
-"""Replies are parsed in linear time, with the same result as the regular expressions in the releases' code.
+"""Replies are parsed in linear time, with the same result as upstream's regular expressions.
 
 The long replies repeat a text a million times, so that a parser with quadratic running time would never finish.
 """
@@ -48,19 +48,19 @@ TAG_PIECES = ("<score>", "</score>", "<sco", "re>", "\n", "a", "[1]")
 READERS: dict[str, tuple[tuple[str, ...], Callable[[str], object], Callable[[str], object]]] = {
     "thoughts": (THOUGHT_PIECES, wise._remove_thoughts, strip_thoughts_as_released),
     "score": (THOUGHT_PIECES, find_wise_score, find_wise_score_as_released),
-    "tag": (TAG_PIECES, lambda reply: unigenbench._find_tagged(reply, "score"), find_score_as_released),
+    "tag": (TAG_PIECES, lambda reply: unigenbench._find_tagged_text(reply, "score"), find_score_as_released),
 }
 LONG_REPLIES_WITHOUT_RESULT: dict[str, tuple[Callable[[str], object], str]] = {
     "thoughts that do not end": (find_wise_score, "<think>" * REPETITIONS),
     "a score far away": (find_wise_score, "Score" + " " * REPETITIONS + "x"),
     "empty lines": (find_wise_score, "x" + "\n" * REPETITIONS + "x"),
-    "tags that do not end": (lambda reply: unigenbench._find_tagged(reply, "score"), "<score>" * REPETITIONS),
+    "tags that do not end": (lambda reply: unigenbench._find_tagged_text(reply, "score"), "<score>" * REPETITIONS),
     "braces": (find_marks, "{" * REPETITIONS),
 }
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_replies_are_parsed_in_the_same_way_as_by_the_release(name: str) -> None:
+def test_replies_are_parsed_in_the_same_way_as_by_upstreams_code(name: str) -> None:
     assert_read_as_released(*READERS[name])
 
 

@@ -1,4 +1,4 @@
-"""Each release's question file is read in the same way as by the release's own code."""
+"""Each benchmark's question file is read as upstream's code reads it."""
 
 import json
 from pathlib import Path
@@ -12,15 +12,17 @@ from plugins.third_party_benchmarks.tests.packs import (
     write_tiif_bench,
 )
 from plumbline.operators.base.errors import SourceError
-from plumbline.plugins.third_party_benchmarks.question_packs.independent import LAST_PROMPTS
+from plumbline.plugins.third_party_benchmarks.question_packs.independent import LAST_PROMPT_BY_CATEGORY
 from tests.pipelines.sources.test_question_packs import list_parents, list_questions, read_pack_file
-from tests.question_packs import ANNOTATIONS, make_propositions, write_csv, write_geneval2, write_json
+from tests.question_packs import ANNOTATION_COLUMNS, make_propositions, write_csv, write_geneval2, write_json
 
 
 def test_dpg_bench_as_released_skips_the_first_row_and_fails_on_the_first_prompt(tmp_path: Path) -> None:
     """The release's code fails to look up the answer to a question that it has skipped, and leaves the image out."""
     path = write_csv(
-        tmp_path / "q.csv", ANNOTATIONS, [*make_propositions("a", "a circle"), *make_propositions("b", "a square")]
+        tmp_path / "q.csv",
+        ANNOTATION_COLUMNS,
+        [*make_propositions("a", "a circle"), *make_propositions("b", "a square")],
     )
     released, fixed = read_pack_file("dpg_bench", path, "released"), read_pack_file("dpg_bench", path, "fixed")
     (failed,) = list_questions(released, "a")
@@ -33,7 +35,7 @@ def test_dpg_bench_as_released_skips_the_first_row_and_fails_on_the_first_prompt
 
 def test_dpg_bench_as_released_keeps_a_first_prompt_whose_questions_are_independent(tmp_path: Path) -> None:
     apart = [row | {"dependency": "0"} for row in make_propositions("a", "a circle")]
-    pack = read_pack_file("dpg_bench", write_csv(tmp_path / "q.csv", ANNOTATIONS, apart))
+    pack = read_pack_file("dpg_bench", write_csv(tmp_path / "q.csv", ANNOTATION_COLUMNS, apart))
     assert [row["text"] for row in list_questions(pack, "a")] == ["Is the circle red?", "Is the circle above a square?"]
 
 
@@ -75,7 +77,7 @@ def test_invalid_oneig_questions_are_reported_with_file_and_row(tmp_path: Path) 
     assert [line.split(": ")[0] for line in pack.problems] == [f"{file}, row 1", f"{file}, row 2"], pack.problems
 
 
-def test_a_folder_without_the_release_is_an_error_that_names_the_missing_file(tmp_path: Path) -> None:
+def test_a_folder_without_the_question_files_is_an_error_that_names_the_missing_file(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"OneIG-Bench\.csv: not found"):
         read_pack_file("oneig", tmp_path)
 
@@ -119,10 +121,12 @@ def test_wise_prompts_have_an_explanation_and_a_category_that_follows_from_the_n
     assert pack.problems == (f"{path}, row 6: expected 'prompt_id' from 1 to 1000, found '1001'; the row is left out",)
 
 
-def test_the_mean_over_all_prompts_implies_the_weights_of_the_release() -> None:
+def test_the_mean_over_all_prompts_weights_categories_like_the_published_score() -> None:
     """The weights in calculate_verified.py are 0.4 for culture and 0.12 for each other category."""
-    ends = [0, *LAST_PROMPTS.values()]
-    shares = {name: (end - begin) / 1000 for name, begin, end in zip(LAST_PROMPTS, ends, ends[1:], strict=False)}
+    ends = [0, *LAST_PROMPT_BY_CATEGORY.values()]
+    shares = {
+        name: (end - begin) / 1000 for name, begin, end in zip(LAST_PROMPT_BY_CATEGORY, ends, ends[1:], strict=False)
+    }
     assert shares == {"culture": 0.4, **dict.fromkeys(("time", "space", "biology", "physics", "chemistry"), 0.12)}
 
 

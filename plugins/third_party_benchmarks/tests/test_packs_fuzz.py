@@ -8,7 +8,7 @@ import pytest
 from tests.pipelines.sources.test_question_packs_fuzz import (
     N_PROMPTS,
     PROPOSITIONS,
-    Encoded,
+    EncodedObject,
     Fields,
     copy_json,
     make_rows,
@@ -17,7 +17,10 @@ from tests.pipelines.sources.test_question_packs_fuzz import (
 
 
 def make_oneig_questions() -> Fields:
-    asked = {"question": Encoded({"1": "Is it red?", "2": "Is it large?"}), "dependency": Encoded({"1": [0], "2": [1]})}
+    asked = {
+        "question": EncodedObject({"1": "Is it red?", "2": "Is it large?"}),
+        "dependency": EncodedObject({"1": [0], "2": [1]}),
+    }
     return {f"{number:03}": copy_json(asked) for number in range(N_PROMPTS)}
 
 
@@ -28,15 +31,17 @@ def make_oneig_files(csv: str, prompt: str, suffix: str, classes: Mapping[str, s
     return {csv: prompts, **asked}
 
 
-CLASSES = {"anime": "Anime_Stylization", "human": "Portrait", "object": "General_Object"}
+CATEGORY_BY_CLASS = {"anime": "Anime_Stylization", "human": "Portrait", "object": "General_Object"}
 CHECKLIST_QUESTIONS = [{"question": "Is it red?", "tags": ["color"]}, {"question": "Is it large?", "tags": []}]
-CHECKPOINTS_CELL = Encoded({"Primary Categories": "Art", "Testpoints": ["Style"], "Testpoint Description": ["flat"]})
+CHECKPOINTS_CELL = EncodedObject(
+    {"Primary Categories": "Art", "Testpoints": ["Style"], "Testpoint Description": ["flat"]}
+)
 
 PACK_FILES: Mapping[str, Mapping[str, Any]] = {
     "dpg_bench": {"q.jsonl": PROPOSITIONS},
-    "oneig": make_oneig_files("OneIG-Bench.csv", "prompt_en", "", CLASSES),
+    "oneig": make_oneig_files("OneIG-Bench.csv", "prompt_en", "", CATEGORY_BY_CLASS),
     "oneig_zh": make_oneig_files(
-        "OneIG-Bench-ZH.csv", "prompt_cn", "_zh", {**CLASSES, "multilingualism": "Multilingualism"}
+        "OneIG-Bench-ZH.csv", "prompt_cn", "_zh", {**CATEGORY_BY_CLASS, "multilingualism": "Multilingualism"}
     ),
     "geneval2": {
         "q.jsonl": make_rows(lambda n: {

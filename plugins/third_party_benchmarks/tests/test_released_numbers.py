@@ -1,4 +1,4 @@
-"""Sweeps reproduce the releases' scores. The tests repeat the releases' arithmetic step by step on the same answers."""
+"""Sweeps reproduce the scores of upstream's code, whose formulas the tests repeat step by step on the same answers."""
 
 import math
 from collections import defaultdict
@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import gmean
 
 from plugins.third_party_benchmarks.tests.packs import write_oneig
-from tests.bench_of import prompts
+from tests.bench_of import read_prompt_rows
 from tests.pipelines.test_released_numbers import (
     Answers,
     SweepScores,
@@ -20,7 +20,7 @@ from tests.pipelines.test_released_numbers import (
     says_yes,
     write_pairs,
 )
-from tests.question_packs import ANNOTATIONS, write_csv, write_geneval2
+from tests.question_packs import ANNOTATION_COLUMNS, write_csv, write_geneval2
 
 
 @pytest.fixture(scope="module")
@@ -29,8 +29,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class DpgBenchScores(NamedTuple):
-    """Scores that the release's compute_dpg_bench.py computes: by prompt, by level and by category."""
-
     scores: Mapping[str, float]
     """Scores by prompt, without prompts that have a failed image."""
     levels: Mapping[str, float]
@@ -38,11 +36,11 @@ class DpgBenchScores(NamedTuple):
 
 
 def compute_dpg_bench(answers: Answers, *, first_row: int, last_image_only: bool) -> DpgBenchScores:
-    """Compute the scores from answers in the same way as the release.
+    """Compute the scores from answers in the same way as upstream's code.
 
-    The release sets an answer to zero in place if the value of a parent question is zero. The means by level and
-    category use the answers before they are set to zero. With `last_image_only`, as in the release, the means only
-    use the answers for a prompt's last image.
+    That code sets an answer to zero in place if the value of a parent question is zero. The means by level and
+    category use the answers before they are set to zero. With `last_image_only`, as upstream, the means only use the
+    answers for a prompt's last image.
     """
     items: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in make_annotations()[first_row:]:
@@ -77,7 +75,7 @@ def compute_dpg_bench(answers: Answers, *, first_row: int, last_image_only: bool
 
 @pytest.fixture(scope="module")
 def dpg_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_csv(tmp_path_factory.mktemp("dpg") / "dpg_bench.csv", ANNOTATIONS, make_annotations())
+    return write_csv(tmp_path_factory.mktemp("dpg") / "dpg_bench.csv", ANNOTATION_COLUMNS, make_annotations())
 
 
 DPG_OPTIONS = ("benchmark=dpg_bench", "metric=[dpg_bench,dpg_bench_levels]", "benchmark.prompts=${benchmark.questions}")
@@ -95,17 +93,23 @@ def released_scores(folder: Path, dpg_file: Path) -> SweepScores:
 
 
 def read_levels(ran: SweepScores, level: int) -> dict[str, float]:
-    pool_kinds = pytest.importorskip("plumbline.plugins.diagnosis.question_kinds").pool_kinds
-    return {row.kind: row.mean for row in pool_kinds(ran.store, ran.run_id, "dpg_bench_levels") if row.level == level}
+    compute_kind_scores = pytest.importorskip("plumbline.plugins.diagnosis.question_kinds").compute_kind_scores
+    return {
+        row.kind: row.mean
+        for row in compute_kind_scores(ran.store, ran.run_id, "dpg_bench_levels")
+        if row.level == level
+    }
 
 
-def test_dpg_bench_as_released_equals_the_release(released_scores: SweepScores, fixed_scores: SweepScores) -> None:
-    """As in the release, the first prompt fails, because an answer is missing.
+def test_dpg_bench_as_released_reproduces_upstreams_scores(
+    released_scores: SweepScores, fixed_scores: SweepScores
+) -> None:
+    """As in upstream's code, the first prompt fails, because an answer is missing.
 
     The means by level only use the answers for the last image of a prompt.
     """
     expected = compute_dpg_bench(fixed_scores.answers, first_row=1, last_image_only=True)
-    first, *others = [one["prompt_id"] for one in prompts(4)]
+    first, *others = [one["prompt_id"] for one in read_prompt_rows(4)]
     assert set(expected.scores) == set(others)
     assert released_scores.scores["dpg_bench"][first] is None
     assert {one: released_scores.scores["dpg_bench"][one] for one in others} == pytest.approx(dict(expected.scores))
@@ -145,21 +149,21 @@ def test_soft_tifa_adds_up_the_probabilities_of_an_answers_spellings(
         logs = [tokens[0] if convention == "released" else sum(tokens[:-1]) for tokens in spellings]
         probabilities[prompt_id, image].append(sum(map(math.exp, logs)))
     assert len(probabilities) == 8 and all(len(of_image) == 2 for of_image in probabilities.values())
-    for one in prompts(4):
+    for one in read_prompt_rows(4):
         each = [probabilities[one["prompt_id"], image] for image in range(2)]
         geometric = sum(gmean(of_image) for of_image in each) / 2
         arithmetic = sum(sum(of_image) / 2 for of_image in each) / 2
         assert ran.scores["geneval2"][one["prompt_id"]] == pytest.approx(geometric, rel=1e-5)
         assert ran.scores["geneval2_am"][one["prompt_id"]] == pytest.approx(arithmetic, rel=1e-5)
-    pool_kinds = pytest.importorskip("plumbline.plugins.diagnosis.question_kinds").pool_kinds
-    kinds = {row.kind: row.n for row in pool_kinds(ran.store, ran.run_id, "geneval2_am")}
+    compute_kind_scores = pytest.importorskip("plumbline.plugins.diagnosis.question_kinds").compute_kind_scores
+    kinds = {row.kind: row.n for row in compute_kind_scores(ran.store, ran.run_id, "geneval2_am")}
     assert kinds == {"count": 4, "object": 4}
 
 
 def test_oneig_counts_a_yes_only_if_the_parent_question_has_a_yes(folder: Path, tmp_path: Path) -> None:
     place = write_oneig(tmp_path / "oneig")
     ran = run(folder, tmp_path / "store", "benchmark=oneig", f"benchmark.questions={place}", "metric=[oneig]")
-    for one in prompts(4):
+    for one in read_prompt_rows(4):
         each = [
             compute_gated_score(
                 {

@@ -1,4 +1,4 @@
-"""Requests with a release's wording equal those of the release's code, and replies are parsed in the same way."""
+"""Requests with published wording equal those of upstream's code, and replies are parsed in the same way."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from plumbline.plugins.third_party_benchmarks.judges.prism_bench import PrismBen
 from plumbline.plugins.third_party_benchmarks.judges.qwen_image_bench import QwenImageBenchConfig
 from plumbline.plugins.third_party_benchmarks.judges.rubric import RubricConfig
 from tests.operators.metrics.test_released_wordings import (
-    IMAGE,
+    IMAGE_PLACEHOLDER,
     PROMPTS,
     describe_image_request,
     drop_options,
@@ -53,7 +53,7 @@ UNIGENBENCH_REPLIES = [
 CHECKPOINT_NAMES = {"en": ["Style", "Attribute - Quantity"], "zh": ["风格", "属性-数量"]}
 
 
-def test_unigenbench_equals_its_release() -> None:
+def test_unigenbench_has_the_same_requests_and_results_as_upstreams_code() -> None:
     given = []
     for index, prompt in enumerate(PROMPTS):
         language, replies = ("zh", "en", "en")[index % 3], UNIGENBENCH_REPLIES[index % 4]
@@ -97,7 +97,7 @@ WISE_REPLIES = [
 ]
 
 
-def test_wise_verified_equals_its_release() -> None:
+def test_wise_verified_has_the_same_requests_and_results_as_upstreams_code() -> None:
     given = [(prompt, f"It is  {prompt}\n.", WISE_REPLIES[index % 5]) for index, prompt in enumerate(PROMPTS)]
     released = run_released("WISE", WISE_SCRIPT, given)
     metric = RubricConfig(rubric="knowledge", wording=find_checkout("WISE")).with_model_defaults(get_profile)
@@ -149,14 +149,14 @@ def make_evidence(verdict: Verdict) -> Evidence:
     return Evidence({"ratings": [rating._asdict() for rating in verdict.ratings], "rationale": verdict.rationale})
 
 
-def test_prism_bench_equals_its_release() -> None:
+def test_prism_bench_has_the_same_requests_and_results_as_upstreams_code() -> None:
     given = [(prompt, PRISM_TRACKS[index % 7], PRISM_REPLIES[index % 4]) for index, prompt in enumerate(PROMPTS)]
     released = run_released("PRISM", PRISM_BENCH_SCRIPT, given)
     metric = PrismBenchConfig(wording=find_checkout("PRISM")).with_model_defaults(get_profile)
     for (prompt, track, replies), theirs in zip(given, released, strict=True):
         ours = run_ours(metric.inspect(prompt, skills=(track,)), replies, describe_image_request)
         assert [request["messages"][0]["content"] for request in ours.requests] == [
-            [IMAGE, text] for text in theirs.requests
+            [IMAGE_PLACEHOLDER, text] for text in theirs.requests
         ]
         assert (metric.score(make_evidence(ours.result)).score if ours.result else None) == theirs.result
     assert sum(one.result is not None for one in released) == 50
@@ -196,8 +196,8 @@ QWEN_REPLIES = [
 
 
 @pytest.mark.parametrize("name", ["QwenImageBench", "QwenImageBenchShort"])
-def test_qwen_image_bench_equals_its_release(name: str) -> None:
-    """The test covers the release and the copy with shorter checklists."""
+def test_qwen_image_bench_has_the_same_requests_and_results_as_upstreams_code(name: str) -> None:
+    """The test covers the original repository and the fork with shorter checklists."""
     given = [(prompt, DIMENSION_LISTS[index % 2], QWEN_REPLIES[index % 4]) for index, prompt in enumerate(PROMPTS)]
     released = run_released(name, QWEN_IMAGE_BENCH_SCRIPT, given)
     metric = QwenImageBenchConfig(wording=find_checkout(name)).with_model_defaults(get_profile)
@@ -206,16 +206,17 @@ def test_qwen_image_bench_equals_its_release(name: str) -> None:
         ours = run_ours(
             metric.inspect(prompt, skills=dims.split("; ")), sort_replies(replies, order), describe_image_request
         )
-        said = [[one["messages"][0]["content"][0], IMAGE.join(_find_texts(one))] for one in ours.requests]
-        assert sorted(said) == sorted([system, words.replace("<image>", IMAGE)] for system, words in theirs.requests)
+        said = [[one["messages"][0]["content"][0], IMAGE_PLACEHOLDER.join(_find_texts(one))] for one in ours.requests]
+        assert sorted(said) == sorted(
+            [system, words.replace("<image>", IMAGE_PLACEHOLDER)] for system, words in theirs.requests
+        )
         score = metric.score(make_evidence(ours.result)).score if ours.result else None
         assert score == (theirs.result if theirs.result is None else pytest.approx(theirs.result))
     assert sum(one.result is not None for one in released) == 50
 
 
 def _find_texts(request: dict[str, Any]) -> list[str]:
-    """Return the texts before and after the image in a request."""
-    return [part for part in request["messages"][1]["content"] if part != IMAGE]
+    return [part for part in request["messages"][1]["content"] if part != IMAGE_PLACEHOLDER]
 
 
 def sort_replies(replies: Sequence[str], names: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ from plumbline.plugins.third_party_benchmarks.judges.rubric import RubricConfig,
 from tests.operators.metrics.scripted import run
 
 KNOWLEDGE_METRIC, CHECKPOINTS_METRIC = RubricConfig(rubric="knowledge"), RubricConfig(rubric="checkpoints")
-MEANINGS = read_meanings(read_prompt_template("rubric_meanings"))
+MEANING_BY_CHECKPOINT = read_meanings(read_prompt_template("rubric_meanings"))
 CHECKPOINT_QUESTIONS = [
     WrittenQuestion("1", "ink painting", (), kind="Style"),
     WrittenQuestion("2", "two pandas", (), kind="Attribute - Quantity"),
@@ -46,7 +46,7 @@ def test_every_checkpoint_is_listed_with_its_meaning_and_has_its_own_rating() ->
     verdict = '{"Style": 1, "Attribute - Quantity": 0, "Attribute - Quantity 2": 1, "rationale": "One panda."}'
     ran = run(CHECKPOINTS_METRIC.inspect("ink pandas", CHECKPOINT_QUESTIONS), [verdict])
     ((request,),) = ran.rounds
-    quantity = MEANINGS["Attribute - Quantity"]
+    quantity = MEANING_BY_CHECKPOINT["Attribute - Quantity"]
     assert f"- Attribute - Quantity ({quantity}): two pandas\n" in request.messages[0].text
     assert f"- Attribute - Quantity 2 ({quantity}): three {{hats}}\n" in request.messages[0].text
     rated = {rating.name: rating.value for rating in ran.result.ratings}
@@ -63,7 +63,7 @@ def test_a_checkpoint_without_a_known_meaning_is_listed_by_name() -> None:
 
 
 def test_all_27_checkpoints_have_a_meaning() -> None:
-    assert len(MEANINGS) == 27
+    assert len(MEANING_BY_CHECKPOINT) == 27
 
 
 @pytest.mark.parametrize("metric", [KNOWLEDGE_METRIC, CHECKPOINTS_METRIC], ids=lambda metric: metric.rubric)

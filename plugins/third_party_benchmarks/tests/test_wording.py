@@ -1,4 +1,4 @@
-"""Judges ask their questions in the wording of a release, read from a checkout of its repository."""
+"""Judges ask questions in the published wording, which is read from a checkout of the benchmark's repository."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,13 +11,13 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.judges.judge import map_ratings
 from plumbline.operators.metrics.writing import UnreadableReply, WrittenQuestion
 from plumbline.plugins.third_party_benchmarks.judges.rubric import RubricConfig
-from tests.operators.metrics.made_releases import write
+from tests.operators.metrics.made_releases import write_release
 from tests.operators.metrics.scripted import run
 from tests.operators.metrics.test_wording import fill_in_defaults
 
 
-def test_unigenbench_can_use_the_wording_of_its_release(tmp_path: Path) -> None:
-    folder = write(tmp_path, UNIGENBENCH_FILES)
+def test_unigenbench_can_use_its_published_wording(tmp_path: Path) -> None:
+    folder = write_release(tmp_path, UNIGENBENCH_FILES)
     metric = fill_in_defaults(RubricConfig(rubric="checkpoints", wording=folder))
     asked = [
         WrittenQuestion(name, wanted, (), kind=name) for name, wanted in (("Style", "ink"), ("Style 2", "old {ink}"))
@@ -39,8 +39,8 @@ def test_unigenbench_can_use_the_wording_of_its_release(tmp_path: Path) -> None:
         run(metric.inspect("a dog", asked), *[["<analysis>[]</analysis><score>[__import__('os')]</score>"]] * 11)
 
 
-def test_wise_can_use_the_wording_of_its_release_with_three_attempts(tmp_path: Path) -> None:
-    metric = fill_in_defaults(RubricConfig(rubric="knowledge", wording=write(tmp_path, WISE_FILES)))
+def test_wise_can_use_its_published_wording_with_three_attempts(tmp_path: Path) -> None:
+    metric = fill_in_defaults(RubricConfig(rubric="knowledge", wording=write_release(tmp_path, WISE_FILES)))
     asked = [WrittenQuestion("1", "a  mooncake", (), kind="culture")]
     verdict, rounds = run(
         metric.inspect("the\npastry", asked), ["It is."], ["score: 2"], ["<think>Score: 0</think> **Score**: 1"]
@@ -54,8 +54,8 @@ def test_wise_can_use_the_wording_of_its_release_with_three_attempts(tmp_path: P
         run(metric.inspect("a", asked), ["1\n0"], ["1 or 0"], ["Yes"])
 
 
-def test_repeats_are_refused_if_the_release_does_not_sample(tmp_path: Path) -> None:
-    greedy = write(tmp_path, UNIGENBENCH_FILES)
+def test_repeats_are_refused_if_the_published_temperature_is_0(tmp_path: Path) -> None:
+    greedy = write_release(tmp_path, UNIGENBENCH_FILES)
     with pytest.raises(ConfigError, match="all 3 replies are the same; CodeGoat24/UniGenBench uses this temperature"):
         fill_in_defaults(RubricConfig(rubric="checkpoints", wording=greedy, repeats=3))
 
@@ -71,4 +71,4 @@ def test_an_incomplete_checkout_is_refused(
     rubric: Literal["checkpoints", "knowledge"], files: Mapping[str, str], problem: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match=problem):
-        fill_in_defaults(RubricConfig(rubric=rubric, wording=write(tmp_path, files)))
+        fill_in_defaults(RubricConfig(rubric=rubric, wording=write_release(tmp_path, files)))

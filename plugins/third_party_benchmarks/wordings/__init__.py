@@ -1,1 +1,1 @@
-"""Releases whose own prompts the judges can send, one file each. A checkout is parsed but never run."""
+"""Published prompts that the judges can send, one benchmark per file. Checkouts are parsed but never run."""

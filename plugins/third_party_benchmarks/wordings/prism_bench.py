@@ -1,4 +1,4 @@
-"""PRISM-Bench's release (rongyaofang/prism-bench; its script is unchanged in zlab-princeton/i1 at b58a62f)."""
+"""PRISM-Bench's published prompts (rongyaofang/prism-bench; the same script is in zlab-princeton/i1 at b58a62f)."""
 
 import json
 import math
@@ -12,9 +12,9 @@ from plumbline.operators.metrics.wording import Checkout, Release, ask_as_releas
 from plumbline.operators.metrics.writing import ReplySampling, Writing
 
 MAX_TOKENS = 1024
-"""Token limit in the release's class Qwen25VL, which samples with the checkpoint's default temperature, close to 0."""
+"""Token limit in upstream's class Qwen25VL, which samples at the checkpoint's default temperature, close to 0."""
 MESSAGE_NAMES = ("affection", "composition", "entity", "imagination", "style", "text_rendering", "long_text")
-"""Tracks in the order of the release's numbered messages, starting at 1 (get_message_templates). The last message is
+"""Tracks in the order of upstream's numbered messages, which start at 1 (get_message_templates). The last message is
 about aesthetics.
 """
 PROMPT_PLACEHOLDER = "{text_prompt}"
@@ -22,7 +22,7 @@ PROMPT_PLACEHOLDER = "{text_prompt}"
 
 @dataclass(frozen=True, slots=True)
 class PrismBenchRelease(Release):
-    """PRISM-Bench's release: the English messages in evaluation/eval_qwen25.py, used for Chinese prompts as well."""
+    """PRISM-Bench's published English messages (evaluation/eval_qwen25.py), which are also used for Chinese prompts."""
 
     repository: ClassVar[str] = "rongyaofang/prism-bench"
     marker_file: ClassVar[str] = "evaluation/eval_qwen25.py"
@@ -33,20 +33,20 @@ class PrismBenchRelease(Release):
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
         code = checkout.parse_python(cls.marker_file)
-        messages = [code.read_plain(f"messages_{number}") for number in range(1, len(MESSAGE_NAMES) + 2)]
+        messages = [code.read_plain_string(f"messages_{number}") for number in range(1, len(MESSAGE_NAMES) + 2)]
         if not all(PROMPT_PLACEHOLDER in message for message in messages):
-            raise checkout.make_refusal(
+            raise checkout.make_checkout_error(
                 cls.marker_file, f"has a message without the placeholder {PROMPT_PLACEHOLDER} of the prompt"
             )
         *alignment, aesthetics = messages
         return cls(dict(zip(MESSAGE_NAMES, alignment, strict=True)), aesthetics)
 
-    def inspect(self, prompt: str, track: str, seed: int) -> Writing[Verdict]:
+    def request_verdict(self, prompt: str, track: str, seed: int) -> Writing[Verdict]:
         """Ask for the two scores and their reasons in separate requests."""
         sampling = ReplySampling(MAX_TOKENS, seed=seed)
         texts = [format_message(message, prompt) for message in (self.alignment[track], self.aesthetics)]
         read = yield from ask_as_released(
-            [sampling.request(text, stop=()) for text in texts], [_parse_reply] * len(texts)
+            [sampling.make_request(text, stop=()) for text in texts], [_parse_reply] * len(texts)
         )
         ratings = tuple(Rating(name, score) for name, (score, _) in zip(("alignment", "aesthetics"), read, strict=True))
         return Verdict(ratings, " ".join(reason for _, reason in read if reason))
@@ -60,7 +60,7 @@ def format_message(message: str, prompt: str) -> str:
 def _parse_reply(reply: str) -> tuple[float, str]:
     """Return the score and the justification in a reply.
 
-    The release does the same in `clean_and_parse_json` and `summarize_results`.
+    Upstream does the same in `clean_and_parse_json` and `summarize_results`.
     """
     text = reply.strip().removeprefix("```json").removesuffix("```").strip()
     found: Any = json.loads(re.sub(r",\s*(?=[}\]])", "", text))

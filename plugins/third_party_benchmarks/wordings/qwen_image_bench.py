@@ -1,4 +1,4 @@
-"""Qwen-Image-Bench's release (QwenLM/Qwen-Image-Bench at b6b556b): one question for each dimension of a prompt.
+"""Qwen-Image-Bench's published prompts (QwenLM/Qwen-Image-Bench at b6b556b): one question per dimension.
 
 Stability-AI/Qwen-Image-Bench, at 88f6f78, is a later fork with shorter checklists.
 """
@@ -14,8 +14,8 @@ from plumbline.operators.metrics.wording import Checkout, Release, ask_as_releas
 from plumbline.operators.metrics.writing import ReplySampling, Writing
 
 MAX_TOKENS = 4096
-"""Token limit from backends/ms_swift_backend.py, including the tokens of thoughts. The temperature is 0."""
-DIMENSIONS = ("Quality", "Aesthetics", "Alignment", "Real-world Fidelity", "Creative Generation")
+"""Token limit from backends/ms_swift_backend.py; thoughts count. The temperature there is 0."""
+DIMENSION_NAMES = ("Quality", "Aesthetics", "Alignment", "Real-world Fidelity", "Creative Generation")
 IMAGE_PLACEHOLDER = "<image>"
 """Placeholder for the image in a question."""
 PLACEHOLDER_PATTERN = re.compile(r"\{(prompt|level1_dim|format_checklist)\}|\{\{|\}\}")
@@ -32,7 +32,7 @@ class FacetMark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QwenImageBenchRelease(Release):
-    """Qwen-Image-Bench's release: the checklists in checklists.py, and each facet's capability in score_utils.py."""
+    """Qwen-Image-Bench's published checklists (checklists.py), and the capability of each facet (score_utils.py)."""
 
     repository: ClassVar[str] = "QwenLM/Qwen-Image-Bench"
     marker_file: ClassVar[str] = "checklists.py"
@@ -48,23 +48,23 @@ class QwenImageBenchRelease(Release):
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
         code, scores = checkout.parse_python(cls.marker_file), checkout.parse_python("score_utils.py")
-        template = code.read_plain("USER_PROMPT_TEMPLATE")
+        template = code.read_plain_string("USER_PROMPT_TEMPLATE")
         if IMAGE_PLACEHOLDER not in template:
-            raise checkout.make_refusal(
+            raise checkout.make_checkout_error(
                 cls.marker_file, f"has a USER_PROMPT_TEMPLATE without the placeholder {IMAGE_PLACEHOLDER} of the image"
             )
-        names = {name: re.sub(r"\W", "_", name.upper()) for name in DIMENSIONS}
-        checklists = {name: code.read_plain(f"{constant}_CHECKLIST") for name, constant in names.items()}
-        places = scores.value("CHECKLIST_L3_TO_L2"), scores.value("L3_RENAME")
-        return cls(code.read_plain("SYSTEM_PROMPT"), template, checklists, *places)
+        names = {name: re.sub(r"\W", "_", name.upper()) for name in DIMENSION_NAMES}
+        checklists = {name: code.read_plain_string(f"{constant}_CHECKLIST") for name, constant in names.items()}
+        places = scores.read_literal("CHECKLIST_L3_TO_L2"), scores.read_literal("L3_RENAME")
+        return cls(code.read_plain_string("SYSTEM_PROMPT"), template, checklists, *places)
 
-    def inspect(self, prompt: str, dimensions: Sequence[tuple[str, str]], seed: int) -> Writing[list[FacetMark]]:
+    def request_marks(self, prompt: str, dimensions: Sequence[tuple[str, str]], seed: int) -> Writing[list[FacetMark]]:
         """Ask for the marks in each dimension separately, like judge.py; a dimension is a pair of key and name."""
         sampling = ReplySampling(MAX_TOKENS, seed=seed)
         requests = []
         for _, name in dimensions:
             text, place = self._make_question(prompt, name)
-            requests.append(sampling.request(text, stop=())._replace(system=self.system, image_at=place))
+            requests.append(sampling.make_request(text, stop=())._replace(system=self.system, image_at=place))
         readers = [partial(self._parse_reply, key, name) for key, name in dimensions]
         read = yield from ask_as_released(requests, readers)
         return [marked for of_dimension in read for marked in of_dimension]
@@ -81,7 +81,7 @@ class QwenImageBenchRelease(Release):
     def _parse_reply(self, key: str, dimension: str, reply: str) -> list[FacetMark]:
         """Return the facets that have a mark, with their capabilities.
 
-        The release does the same in `fix_score_json` and `map_score`.
+        Upstream does the same in `fix_score_json` and `map_score`.
         """
         capabilities, renamed = self.capabilities[dimension], self.renamed.get(dimension, {})
         found: dict[str, dict[str, Any]] = {}
@@ -97,7 +97,7 @@ class QwenImageBenchRelease(Release):
 
 
 def _parse_object(reply: str) -> Mapping[str, Any]:
-    """Return the JSON object that follows the thoughts in a reply, like `extract_json_from_response` in the release.
+    """Return the JSON object after the thoughts in a reply, like upstream's `extract_json_from_response`.
 
     Raises ValueError if there is no object.
     """
@@ -122,7 +122,7 @@ def _list_facets(found: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
 
 
 def _parse_mark(value: Any) -> int | None:
-    """Return a mark of 0, 1 or 2. Return None for N/A and any other value, like the release."""
+    """Return a mark of 0, 1 or 2; like upstream, return None for N/A and any other value."""
     raw: Any = value.get("score") if isinstance(value, dict) else value
     try:
         mark = int(raw)

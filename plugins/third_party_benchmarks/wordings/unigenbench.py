@@ -1,4 +1,4 @@
-"""UniGenBench++'s release (CodeGoat24/UniGenBench at 49d0bce): one question about all checkpoints of a prompt."""
+"""UniGenBench++'s published prompts (CodeGoat24/UniGenBench at 49d0bce): one question about all checkpoints."""
 
 import ast
 import re
@@ -11,12 +11,14 @@ from plumbline.operators.metrics.metric import Rating, Verdict
 from plumbline.operators.metrics.wording import Checkout, PythonFile, Release, ask_as_released
 from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, Writing, WrittenQuestion
 
-MAX_TOKENS, MAX_REQUEST_TRIES = 4096, 11
-"""Maximum numbers of tokens and of tries in eval_common.py and vllm_request.py, which set the temperature to 0."""
+MAX_TOKENS = 4096
+"""Maximum number of tokens in a reply, as in upstream's eval_common.py and vllm_request.py."""
+MAX_REQUEST_TRIES = 11
+"""Maximum number of requests until a reply can be parsed, as in the same files."""
 
 
 class Language(NamedTuple):
-    """Texts of the release's request to the judge in one language, from `LANG_CONFIGS` in eval_common.py."""
+    """The published request to the judge in one language, from `LANG_CONFIGS` in eval_common.py."""
 
     template: str
     meanings: Mapping[str, str]
@@ -27,7 +29,7 @@ class Language(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UniGenBenchRelease(Release):
-    """UniGenBench++'s release, whose request to the judge is in eval/src/eval_common.py, in English and Chinese."""
+    """UniGenBench++'s published requests to the judge, in English and Chinese, from eval/src/eval_common.py."""
 
     repository: ClassVar[str] = "CodeGoat24/UniGenBench"
     marker_file: ClassVar[str] = "eval/src/eval_common.py"
@@ -39,11 +41,11 @@ class UniGenBenchRelease(Release):
         code = checkout.parse_python(cls.marker_file)
         return cls(tuple(_read_language(code, name) for name in ("en", "zh")))
 
-    def inspect(self, prompt: str, checkpoints: Sequence[WrittenQuestion], seed: int) -> Writing[Verdict]:
-        """Ask for a verdict of 1 or 0 on each checkpoint, like the release's `call_evaluation_vllm`.
+    def request_verdict(self, prompt: str, checkpoints: Sequence[WrittenQuestion], seed: int) -> Writing[Verdict]:
+        """Ask for a verdict of 1 or 0 on each checkpoint, like upstream's `call_evaluation_vllm`.
 
-        Packs number the checkpoints of the same name in a prompt; the numbers are removed, because the release has
-        none.
+        Question packs number the checkpoints of a prompt that have the same name. The numbers are removed, because
+        upstream's prompts do not contain them.
         """
         names = [(checkpoint.kind or "").rstrip(" 0123456789") for checkpoint in checkpoints]
         language = next((each for each in self.languages if each.meanings.keys() >= {*names}), None)
@@ -59,7 +61,7 @@ class UniGenBenchRelease(Release):
             "test_explanation": f"{language.wanted_heading}:「{wanted}\n」",
         }
         text = re.sub(r"\{(\w+)\}", lambda match: places[match[1]], language.template)
-        request = ReplySampling(MAX_TOKENS, seed=seed).request(text, stop=())
+        request = ReplySampling(MAX_TOKENS, seed=seed).make_request(text, stop=())
         ((analyses, scores),) = yield from ask_as_released(
             [request], [partial(_parse_reply, len(names))], tries=MAX_REQUEST_TRIES
         )
@@ -72,16 +74,16 @@ def _read_language(code: PythonFile, name: str) -> Language:
     suffix = name.upper()
     headings = code.read_texts_under("LANG_CONFIGS", name)
     if not {"checkpoint_header", "checkpoint_desc_header"} <= headings.keys():
-        raise code.checkout.make_refusal(code.path, f"lacks the headings of the language {name} in LANG_CONFIGS")
+        raise code.checkout.make_checkout_error(code.path, f"lacks the headings of the language {name} in LANG_CONFIGS")
     return Language(
-        code.read_plain(f"SYSTEM_PROMPT_{suffix}_TEMPLATE"),
-        code.value(f"EXPLANATION_DICT_{suffix}"),
+        code.read_plain_string(f"SYSTEM_PROMPT_{suffix}_TEMPLATE"),
+        code.read_literal(f"EXPLANATION_DICT_{suffix}"),
         headings["checkpoint_header"],
         headings["checkpoint_desc_header"],
     )
 
 
-def _find_tagged(reply: str, tag: str) -> str | None:
+def _find_tagged_text(reply: str, tag: str) -> str | None:
     """Return the text between the first start tag and the next end tag, or None if a tag is missing."""
     _, _, behind = reply.partition(f"<{tag}>")
     text, end, _ = behind.partition(f"</{tag}>")
@@ -91,9 +93,9 @@ def _find_tagged(reply: str, tag: str) -> str | None:
 def _parse_reply(count: int, reply: str) -> list[list[Any]]:
     """Return the analyses and the scores in a reply: two Python lists within tags.
 
-    The release's `parse_evaluation_response` does the same.
+    Upstream's `parse_evaluation_response` does the same.
     """
-    found = [_find_tagged(reply, tag) for tag in ("analysis", "score")]
+    found = [_find_tagged_text(reply, tag) for tag in ("analysis", "score")]
     try:
         read = [list(ast.literal_eval(text.strip())) for text in found if text is not None]
     except (SyntaxError, TypeError, RecursionError, MemoryError) as error:

@@ -9,15 +9,15 @@ import pytest
 from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.plugins.training.jobs.train import main
 from plumbline.plugins.training.training_config import FinetuneConfig, StageConfig
-from tests.commands import config_of
+from tests.commands import load_job_config
 
 
 def test_the_kind_of_training_is_chosen_by_name() -> None:
     with pytest.raises(ConfigError, match="'training' is required; choose one: training=captions, training=finetune"):
-        config_of("train")
-    stage = config_of("train", "training=captions", "data=data", "output=out")
+        load_job_config("train")
+    stage = load_job_config("train", "training=captions", "data=data", "output=out")
     assert isinstance(stage, StageConfig) and stage.trained == ("mm_projector",) and stage.pace.rate == 1e-2
-    assert isinstance(config_of("train", "training=finetune", "output=out"), FinetuneConfig)
+    assert isinstance(load_job_config("train", "training=finetune", "output=out"), FinetuneConfig)
 
 
 @pytest.mark.parametrize(
@@ -35,11 +35,11 @@ def test_the_kind_of_training_is_chosen_by_name() -> None:
         (("training=finetune", "output=out", "trained=[vision_tower]"), "config key 'trained.0'"),
         (
             ("training=finetune", "output=out", "model=clip_shapes"),
-            "only clip_flant5 and vlm can be trained, got 'clip'",
+            "expected clip_flant5 or vlm, because only these can be trained, got 'clip'",
         ),
         (
             ("training=finetune", "output=out", "model=llava_1_5_7b"),
-            "only clip_flant5 is finetuned on ratings, got 'vlm'",
+            "expected clip_flant5, because only this family is finetuned on ratings, got 'vlm'",
         ),
         (
             ("training=questions", "output=out", "data=data", "model.family=vlm", "model.checkpoint=x", "sharded=true"),
@@ -49,15 +49,15 @@ def test_the_kind_of_training_is_chosen_by_name() -> None:
 )
 def test_invalid_options_are_refused_with_their_key(overrides: tuple[str, ...], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        config_of("train", *overrides)
+        load_job_config("train", *overrides)
 
 
 def test_tables_that_lack_a_column_are_refused_before_any_model_loads(tmp_path: Path) -> None:
     pq.write_table(pa.table({"image": [b""], "text": ["a circle"]}), tmp_path / "0.parquet")
-    stage = config_of("train", "training=captions", f"data={tmp_path}", f"output={tmp_path}/out")
+    stage = load_job_config("train", "training=captions", f"data={tmp_path}", f"output={tmp_path}/out")
     with pytest.raises(SourceError, match=r"0\.parquet.*caption.*columns\.caption"):
         main(stage)  # type: ignore[arg-type]
     (tmp_path / "empty").mkdir()
-    empty = config_of("train", "training=captions", f"data={tmp_path}/empty", f"output={tmp_path}/out")
+    empty = load_job_config("train", "training=captions", f"data={tmp_path}/empty", f"output={tmp_path}/out")
     with pytest.raises(ConfigError, match="expected Parquet files"):
         main(empty)  # type: ignore[arg-type]

@@ -16,7 +16,6 @@ from tests.files import write_files
 
 
 def make_conversation(rng: Random, image: str | None, turns: list[tuple[str, str]]) -> dict[str, Any]:
-    """Return a record in LLaVA's format, with the image token before or after the first question."""
     (first, answer), *others = turns
     marked = f"<image>\n{first}" if rng.random() < 0.5 else f"{first}\n<image>"
     texts = [text for turn in [(marked, answer), *others] for text in turn]
@@ -25,7 +24,6 @@ def make_conversation(rng: Random, image: str | None, turns: list[tuple[str, str
 
 
 def write_conversations(folder: Path, seed: int, count: int = 12) -> tuple[Path, list[tuple[str, str, str]]]:
-    """Write images and a file of conversations, some without an image. Return the file and the turns with an image."""
     rng, rows = Random(seed), training_tables.make_rows(count)
     records, turns = [], []
     for number, row in enumerate(rows):

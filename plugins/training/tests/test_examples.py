@@ -22,7 +22,7 @@ def make_order(seed: int = 0, mixed: int = 2) -> RowOrder:
 
 def test_every_row_occurs_once_per_epoch_in_a_new_order() -> None:
     rows = make_order()
-    epochs = [[rows.row_at(position) for position in range(first, first + rows.rows)] for first in (0, rows.rows)]
+    epochs = [[rows.find_row(position) for position in range(first, first + rows.rows)] for first in (0, rows.rows)]
     for epoch in epochs:
         assert Counter(epoch) == Counter((shard, place) for shard, places in enumerate(ROW_INDICES) for place in places)
     assert epochs[0] != epochs[1]
@@ -30,7 +30,7 @@ def test_every_row_occurs_once_per_epoch_in_a_new_order() -> None:
 
 def test_only_rows_of_mixed_shards_are_shuffled_together() -> None:
     rows = make_order(mixed=2)
-    shards = [rows.row_at(position).shard for position in range(rows.rows)]
+    shards = [rows.find_row(position).shard for position in range(rows.rows)]
     first = set(shards[: sum(len(ROW_INDICES[shard]) for shard in set(shards[:1]))])
     assert len(first) <= 2
     changes = [shard for shard, before in zip(shards, [None, *shards], strict=False) if shard != before]
@@ -39,8 +39,10 @@ def test_only_rows_of_mixed_shards_are_shuffled_together() -> None:
 
 def test_the_order_depends_only_on_the_seed() -> None:
     positions = range(40)
-    assert [make_order().row_at(p) for p in positions] == [make_order().row_at(p) for p in reversed(positions)][::-1]
-    assert [make_order().row_at(p) for p in positions] != [make_order(seed=1).row_at(p) for p in positions]
+    assert [make_order().find_row(p) for p in positions] == [make_order().find_row(p) for p in reversed(positions)][
+        ::-1
+    ]
+    assert [make_order().find_row(p) for p in positions] != [make_order(seed=1).find_row(p) for p in positions]
 
 
 def make_batches(tmp_path: Path, kind: str, data: str, *, number: int = 0, count: int = 1, size: int = 4) -> Batches:

@@ -23,7 +23,7 @@ from plumbline.plugins.training.worker import WorkerRank, run_worker
 from tests.operators import tiny
 from tests.operators.tiny import chat_vlms
 
-CPU = torch.device("cpu")
+CPU_DEVICE = torch.device("cpu")
 TOWER_PREFIX, PROJECTOR_PREFIX = "vision_tower", "multi_modal_projector"
 SECOND_IMAGE_MESSAGE = "a second image"
 
@@ -34,7 +34,7 @@ def load_config(kind: str, data: str, output: Path, checkpoint: Path, *overrides
 
 
 def train(config: Any) -> None:
-    run_worker(plan_training(config).task, WorkerRank(0, 1, CPU), lambda line: None)
+    run_worker(plan_training(config).task, WorkerRank(0, 1, CPU_DEVICE), lambda line: None)
 
 
 def decode_image(row: dict[str, Any]) -> Image.Image:
@@ -82,7 +82,7 @@ def test_the_training_loss_equals_the_log_probability_in_production(tmp_path: Pa
     data = training_tables.write_rows(tmp_path / "data", rows)
     train(load_config("questions", data, tmp_path / "out", first, "pace.rate=1e-3"))
     config = model_config(family="vlm", checkpoint=str(tmp_path / "out/checkpoint"))
-    trainee = load_trainee(resolve_model(config, on_gpu=False), CPU)
+    trainee = load_trainee(resolve_model(config, on_gpu=False), CPU_DEVICE)
     pixels = [trainee.likelihood.preprocess(decode_image(row)) for row in rows]
     exercises = [
         trainee.make_question_exercise(image, pixels[image], row["question"], row["answer"])
@@ -125,7 +125,7 @@ def test_unusable_texts_are_left_out_and_reported_with_file_and_row(tmp_path: Pa
     ):
         lines: list[str] = []
         planned = plan_training(load_config(kind, data, tmp_path / kind, first, "max_failed=0.5"))
-        run_worker(planned.task, WorkerRank(0, 1, CPU), lines.append)
+        run_worker(planned.task, WorkerRank(0, 1, CPU_DEVICE), lines.append)
         said = sorted(line for line in lines if line.startswith("left out: "))
         for line, (row, problem) in zip(said, wanted.items(), strict=True):
             assert f"0.parquet, row {row}: " in line and problem in line

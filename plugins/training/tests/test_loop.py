@@ -6,14 +6,14 @@ from torch import nn
 
 from plumbline.plugins.training.loop import StageTrainer, TrainingStage, skip_averaging, train
 
-STAGE = TrainingStage(steps=6, peak=0.1, size=4, quick={"2.": 3.0})
+TRAINING_STAGE = TrainingStage(steps=6, peak=0.1, size=4, quick={"2.": 3.0})
 
 
 def make_trainer(seed: str = "a") -> StageTrainer[nn.Sequential]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 1))
     model[2].bias.requires_grad_(False)
-    return StageTrainer(model, STAGE, seed=seed)
+    return StageTrainer(model, TRAINING_STAGE, seed=seed)
 
 
 def compute_loss(model: nn.Sequential, batch: torch.Tensor) -> torch.Tensor:
@@ -53,7 +53,7 @@ def test_frozen_parameters_are_neither_trained_nor_saved() -> None:
     assert torch.equal(training.model[2].bias, bias)
 
 
-def test_parameters_with_a_quick_name_have_a_higher_learning_rate() -> None:
+def test_parameters_listed_as_quick_have_a_higher_learning_rate() -> None:
     training = make_trainer()
     before = [training.model[place].weight.detach().clone() for place in (0, 2)]
     training.take_step(compute_loss, make_batch(0), skip_averaging)
@@ -94,5 +94,5 @@ def test_gradients_and_losses_are_averaged_before_each_step() -> None:
 
 def test_the_learning_rate_rises_and_then_decays_to_its_final_fraction() -> None:
     stage = TrainingStage(steps=100, peak=1.0, size=1, final=0.0)
-    rates = [stage.learning_rate(step) for step in range(100)]
+    rates = [stage.compute_learning_rate(step) for step in range(100)]
     assert max(rates) == pytest.approx(1.0) and rates[0] < 0.5 and rates[-1] < 0.01

@@ -21,7 +21,7 @@ from plumbline.plugins.training.planning import PlannedTraining, plan_training
 from plumbline.plugins.training.training import run_training
 from plumbline.plugins.training.worker import WorkerRank, run_worker
 
-CPU = torch.device("cpu")
+CPU_DEVICE = torch.device("cpu")
 
 
 @pytest.fixture
@@ -33,10 +33,10 @@ def data(tmp_path: Path) -> str:
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Train in this process, because Ray workers would have to import the model."""
 
-    def run_here(planned: PlannedTraining, report: Callable[[str], None]) -> None:
-        run_worker(planned.task, WorkerRank(0, 1, CPU), report)
+    def run_in_this_process(planned: PlannedTraining, report: Callable[[str], None]) -> None:
+        run_worker(planned.task, WorkerRank(0, 1, CPU_DEVICE), report)
 
-    monkeypatch.setattr("plumbline.plugins.training.training._run_workers", run_here)
+    monkeypatch.setattr("plumbline.plugins.training.training._run_workers", run_in_this_process)
 
 
 def load_weights(output: Path) -> dict[str, torch.Tensor]:
@@ -47,12 +47,11 @@ def have_same_weights(first: dict[str, torch.Tensor], second: dict[str, torch.Te
     return first.keys() == second.keys() and all(torch.equal(second[name], first[name]) for name in first)
 
 
-class Killed(BaseException):
+class SimulatedDeath(BaseException):
     """Exception that simulates the death of the process."""
 
 
 def run(config: object, *, killed_after: int | None = None) -> list[str]:
-    """Train, and return the reported lines. Optionally, kill the training after a number of steps."""
     lines: list[str] = []
     planned = plan_training(config)  # type: ignore[arg-type]
     if killed_after is None:
@@ -63,11 +62,11 @@ def run(config: object, *, killed_after: int | None = None) -> list[str]:
     def save_and_die(*arguments: object) -> None:
         saved(*arguments)  # type: ignore[arg-type]
         if arguments[1].step == killed_after:  # type: ignore[attr-defined]
-            raise Killed
+            raise SimulatedDeath
 
     worker.save_state = save_and_die
     try:
-        with pytest.raises(Killed):
+        with pytest.raises(SimulatedDeath):
             run_training(planned, lines.append)
     finally:
         worker.save_state = saved
@@ -179,12 +178,11 @@ def test_data_output_and_states_may_be_on_s3(tmp_path: Path, bucket: str, in_pro
 
 @pytest.fixture(scope="module")
 def finetuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Finetune for a few steps on the embedded benchmark's ratings, and return the folder."""
     output = tmp_path_factory.mktemp("finetuned") / "out"
     planned = plan_training(
         training_tables.load_training_config("training=finetune", f"output={output}", "shard_rows=256", "pace.steps=8")
     )
-    run_worker(planned.task, WorkerRank(0, 1, CPU), lambda line: None)
+    run_worker(planned.task, WorkerRank(0, 1, CPU_DEVICE), lambda line: None)
     return output
 
 
@@ -210,7 +208,7 @@ def test_a_blend_is_a_weighted_mean_of_initial_and_trained_weights(tmp_path: Pat
     small = ("training=finetune", "shard_rows=256", "held_out=0.02", "pace.steps=2", "pace.batch=4", "pace.rate=0.01")
     for blend in ("0.5", "1"):
         config = training_tables.load_training_config(*small, f"blend={blend}", f"output={tmp_path}/{blend}")
-        run_worker(plan_training(config).task, WorkerRank(0, 1, CPU), lambda line: None)
+        run_worker(plan_training(config).task, WorkerRank(0, 1, CPU_DEVICE), lambda line: None)
     name = "encoder.block.0.layer.0.SelfAttention.q.weight"
     before = load_file(training_tables.VQA_FOLDER / "model.safetensors")[name].float()
     half, whole = (load_weights(tmp_path / blend)[name].float() - before for blend in ("0.5", "1"))

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from plugins.training.tests import training_tables
 from plumbline.plugins.training.planning import plan_training
 from plumbline.plugins.training.training import run_training
-from tests.faults.hook import BAIT
+from tests.faults.hook import BAIT_MARK
 
 FILE_COUNT, STEP_COUNT, FATAL_STEP = 3, 6, 4
 WEIGHTS_FILE = "model.safetensors"
@@ -26,7 +26,7 @@ def load_weights(output: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.slow
-def test_workers_with_sharded_weights_reach_the_same_weights_as_workers_with_all(tmp_path: Path) -> None:
+def test_training_ends_with_the_same_weights_whether_or_not_they_are_sharded(tmp_path: Path) -> None:
     data = training_tables.write_rows(tmp_path / "data", training_tables.make_rows(24), FILE_COUNT)
     settings = ("pace.steps=3", "pace.rate=1e-3", "save_every=1")
     run_training(
@@ -57,7 +57,7 @@ def test_a_killed_worker_does_not_change_the_result(sharded: bool, tmp_path: Pat
     settings = (f"pace.steps={STEP_COUNT}", "pace.rate=1e-3", "save_every=1", "max_failed=1", f"sharded={sharded}")
     config = training_tables.load_stage_config("questions", str(data), tmp_path / "killed", *settings)
     deadly = list_row_order(tmp_path, settings)[FATAL_STEP * config.pace.batch]
-    rows[deadly] |= {"image": BAIT + str(note).encode()}
+    rows[deadly] |= {"image": BAIT_MARK + str(note).encode()}
     training_tables.write_rows(data, rows, FILE_COUNT)
     killer = threading.Thread(target=kill_reader, args=(note,), daemon=True)
     killer.start()
@@ -81,14 +81,13 @@ def list_row_order(tmp_path: Path, settings: tuple[str, ...]) -> list[int]:
     task = plan_training(training_tables.load_stage_config("questions", plain, tmp_path / "planned", *settings)).task
     found = []
     for position in range(24):
-        shard, place = task.order.row_at(position)
+        shard, place = task.order.find_row(position)
         source = task.examples.shards[shard].shard
         found.append((source.first_row + place) * FILE_COUNT + int(Path(source.url).stem))
     return found
 
 
 def kill_reader(note: Path) -> None:
-    """Wait until a process writes its id to the note, and kill this process."""
     waiting = threading.Event()
     while not note.exists():
         waiting.wait(0.1)

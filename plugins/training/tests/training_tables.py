@@ -11,18 +11,17 @@ import torch
 
 from plumbline.assets.making.questions import write_caption
 from plumbline.assets.making.scenes import draw_scene, sample_scene, to_png
-from plumbline.assets.making.vqa_training import MIXTURES, make_training_questions
-from plumbline.plugins.training.worker import Task, WorkerRank, run_worker
-from tests.commands import config_of
+from plumbline.assets.making.vqa_training import QUESTION_MIXTURES, make_training_questions
+from plumbline.plugins.training.worker import WorkerRank, WorkerTask, run_worker
+from tests.commands import load_job_config
 
 VQA_FOLDER = Path(__file__).parents[3] / "assets/clip-flant5-shapes"
 
 
 def make_rows(count: int) -> list[dict[str, Any]]:
-    """Return synthetic scenes, each with a caption, a question and its answer."""
     rng = Random("taught")
     scenes = [sample_scene(rng) for _ in range(count)]
-    questions = [make_training_questions(rng, scene, MIXTURES["question"], 1)[0] for scene in scenes]
+    questions = [make_training_questions(rng, scene, QUESTION_MIXTURES["question"], 1)[0] for scene in scenes]
     return [
         {
             "image": to_png(draw_scene(scene, rng.getrandbits(32))),
@@ -35,7 +34,6 @@ def make_rows(count: int) -> list[dict[str, Any]]:
 
 
 def write_rows(folder: Path, rows: list[dict[str, Any]], files: int = 3) -> str:
-    """Write rows to Parquet files with about two row groups each, and return the folder."""
     folder.mkdir()
     for number in range(files):
         table = pa.Table.from_pylist(rows[number::files])
@@ -44,20 +42,18 @@ def write_rows(folder: Path, rows: list[dict[str, Any]], files: int = 3) -> str:
 
 
 def load_training_config(*overrides: str) -> Any:
-    """Return the configuration of a training with small shards and one thread."""
     small = ("shard_rows=1", "mixed=2", "cluster.pools.training.threads=1")
-    return config_of("train", *small, *overrides)
+    return load_job_config("train", *small, *overrides)
 
 
 def load_stage_config(kind: str, data: str, output: Path, *overrides: str) -> Any:
-    """Return the configuration of stage 1 or 2 for the embedded CLIP-FlanT5, by default two steps of four images."""
     model = [f"model.checkpoint={VQA_FOLDER}", *(["begin=null"] if kind == "captions" else [])]
     return load_training_config(
         f"training={kind}", f"data={data}", f"output={output}", *model, "pace.batch=4", "pace.steps=2", *overrides
     )
 
 
-def run_two_workers(task: Task) -> None:
+def run_two_workers(task: WorkerTask) -> None:
     """Run two workers as threads of this process. The workers wait for each other whenever they sum their tensors."""
     sums: list[torch.Tensor] = []
     barrier = Barrier(2, timeout=600)

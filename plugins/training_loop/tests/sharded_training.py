@@ -1,6 +1,6 @@
 """Trains a model that is split over two processes, and evaluates it. `accelerate launch` or `torchrun` runs this file.
 
-The arguments are the folder of the evaluation and a file for what this rank found.
+The arguments are the folder of the evaluation, and a file to which this rank writes its results.
 """
 
 import json
@@ -44,7 +44,6 @@ def make_pipeline(model: nn.Module) -> Any:
 
 
 def read_example() -> str:
-    """Return the code example on the plugin's page about weights that are split over processes."""
     page = (ROOT / "plugins/training_loop/README.md").read_text()
     (example,) = (
         part for part in re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL) if "full_state_dict" in part
@@ -61,7 +60,7 @@ def train(model: nn.Module, n_steps: int) -> None:
 
 
 def fail_on_one_rank(evaluation: plumbline.Evaluation, rank: int) -> str:
-    """Return the error of a step on this rank, which waits inside the pipeline for a rank that fails; empty if none."""
+    """Run a step in which rank 1 fails while other ranks wait for it; return this rank's error, or an empty string."""
     group = dist.new_group(backend="gloo", timeout=timedelta(seconds=2))
 
     def draw(prompts: list[str]) -> list[Image.Image]:

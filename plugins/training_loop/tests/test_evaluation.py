@@ -23,7 +23,7 @@ from transformers import Trainer, TrainingArguments
 import plumbline
 from plugins.training_loop.tests.drawn_shapes import make_pipeline
 from plumbline.operators.base.errors import ConfigError, PlumblineError
-from plumbline.plugins.training_loop.trackers.tracker import StepSender, StepUpdate, TrackerCalls
+from plumbline.plugins.training_loop.trackers.tracker import GuardedTracker, StepSender, StepUpdate
 from plumbline.statistics import holm, signed_rank
 from tests.environment import ROOT
 
@@ -65,7 +65,7 @@ def test_a_metric_whose_lower_scores_are_better_is_compared_in_its_direction(tmp
     def brightness(image: Image.Image, prompt: str) -> float:
         return float(np.asarray(image.convert("L")).mean())
 
-    def draw(grey: int) -> Any:
+    def make_grey_pipeline(grey: int) -> Any:
         return lambda prompts, seeds: [make_noise(seed, grey) for seed in seeds]
 
     def make_noise(seed: int, grey: int) -> np.ndarray[Any, Any]:
@@ -73,7 +73,7 @@ def test_a_metric_whose_lower_scores_are_better_is_compared_in_its_direction(tmp
 
     evaluation = open_evaluation(tmp_path, metrics=brightness)
     for step, grey in enumerate((200, 100, 150)):
-        last = evaluation.step(draw(grey), step=step)["brightness"]
+        last = evaluation.step(make_grey_pipeline(grey), step=step)["brightness"]
     assert (last.previous.verdict, last.previous.step, last.best.step) == ("worse", 1, 1)
 
 
@@ -85,7 +85,8 @@ def test_a_restarted_loop_continues_with_the_earlier_steps(place: str, caplog: p
     again = open_evaluation(place)
     assert [again.step(make_pipeline(0.0, calls), step=step) for step in (10, 20)] == results and calls == []
     assert (
-        f"step 20 was evaluated before; its result is that in {place}/steps/00000020, and this pipeline" in caplog.text
+        f"step 20 was already evaluated, so the pipeline was not called; its result is in {place}/steps/00000020"
+        in caplog.text
     )
     continued = again.step(make_pipeline(0.0, calls), step=30)["clipscore"]
     assert (continued.previous.step, continued.previous.verdict) == (20, "worse") and sum(calls) == 32
@@ -96,7 +97,7 @@ def test_a_restarted_loop_continues_with_the_earlier_steps(place: str, caplog: p
     assert "worse than step 20" in page and 'src="steps/00000030/worst/clipscore-1.png"' in page
 
 
-def test_a_step_that_lost_its_result_is_not_generated_again(tmp_path: Path) -> None:
+def test_a_step_with_scores_but_without_a_result_is_not_generated_again(tmp_path: Path) -> None:
     first = open_evaluation(tmp_path)
     results = [first.step(make_pipeline(skill), step=step) for step, skill in ((1, 0.0), (2, 1.0))]
     (tmp_path / "steps/00000002/result.json").unlink()
@@ -108,18 +109,18 @@ def test_a_step_that_lost_its_result_is_not_generated_again(tmp_path: Path) -> N
 def test_two_processes_cannot_write_the_same_step(place: str) -> None:
     first, second = open_evaluation(place), open_evaluation(place)
 
-    def draw_meanwhile(prompts: list[str], seeds: list[int]) -> Any:
+    def draw_while_another_process_scores(prompts: list[str], seeds: list[int]) -> Any:
         if not second.folder.has_scores(1):
             second.step(make_pipeline(1.0), step=1)
         return make_pipeline(0.0)(prompts, seeds)
 
     message = (
-        f"folder {place}: expected the steps of this training, found step 1 of another process that runs now; two "
+        f"folder {place}: expected the steps of this training, found step 1 of another running process; two "
         "trainings cannot share a folder, so choose another one"
     )
     for _ in range(2):
         with pytest.raises(ConfigError, match=re.escape(message)):
-            first.step(draw_meanwhile, step=1)
+            first.step(draw_while_another_process_scores, step=1)
     with pytest.raises(ConfigError, match=re.escape(message)):  # a step that the other process does not have
         first.step(make_pipeline(0.0), step=2)
     again = second.step(make_pipeline(1.0), step=3)["clipscore"]
@@ -158,7 +159,7 @@ def test_black_and_missing_images_have_no_score_and_the_reason_is_shown(tmp_path
 
 
 def test_the_images_of_a_model_that_only_returns_nan_have_no_score(tmp_path: Path) -> None:
-    class Diverged(diffusers.DiffusionPipeline):
+    class DivergedPipeline(diffusers.DiffusionPipeline):
         def __call__(self, prompt: list[str], generator: list[torch.Generator]) -> Any:
             latents = torch.full((len(prompt), 3, 16, 16), torch.nan, dtype=torch.bfloat16)
             return diffusers.ImagePipelineOutput(VaeImageProcessor().postprocess(latents.float()))
@@ -166,7 +167,7 @@ def test_the_images_of_a_model_that_only_returns_nan_have_no_score(tmp_path: Pat
     evaluation = open_evaluation(tmp_path, limit=8)
     evaluation.step(make_pipeline(1.0), step=1)
     with pytest.warns(RuntimeWarning, match="invalid value"):
-        result = evaluation.step(Diverged(), step=2)
+        result = evaluation.step(DivergedPipeline(), step=2)
     assert (result["clipscore"].mean, result["clipscore"].n_null) == (None, 8)
     assert "an image that is entirely black, as NaN and blocked images are; check its weights" in str(result)
 
@@ -208,7 +209,7 @@ def test_a_pipeline_that_does_not_return_an_image_per_prompt_is_an_error(
     assert evaluation.step(make_pipeline(1.0), step=1)["clipscore"].n == 8
 
 
-def test_prompts_may_be_a_file_of_your_own(tmp_path: Path) -> None:
+def test_prompts_can_be_read_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "prompts.txt").write_text("a red circle\na blue star\n\na green square\n")
     options = {"models": "shapes", "metrics": "clipscore", "folder": str(tmp_path / "steps")}
     with pytest.raises(ConfigError, match=r"benchmark\.prompts' is required"):
@@ -218,7 +219,7 @@ def test_prompts_may_be_a_file_of_your_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", [-1, 1.5, "1", True])
-def test_a_step_is_a_whole_number(step: Any, tmp_path: Path) -> None:
+def test_a_step_that_is_not_a_whole_number_is_refused(step: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="step: expected a whole number from 0"):
         open_evaluation(tmp_path, limit=1).step(make_pipeline(1.0), step=step)
 
@@ -247,7 +248,7 @@ def test_the_training_continues_with_the_same_modes_and_random_numbers(tmp_path:
 def test_a_diffusers_pipeline_gets_a_seed_for_each_image_and_the_options(tmp_path: Path) -> None:
     calls: list[tuple[int, int]] = []
 
-    class Noise(diffusers.DiffusionPipeline):
+    class NoisePipeline(diffusers.DiffusionPipeline):
         def __init__(self, network: torch.nn.Module) -> None:
             super().__init__()
             self.register_modules(network=network)
@@ -258,7 +259,7 @@ def test_a_diffusers_pipeline_gets_a_seed_for_each_image_and_the_options(tmp_pat
             made = [torch.randint(0, 255, (16, 16, 3), generator=each, dtype=torch.uint8) for each in generator]
             return diffusers.ImagePipelineOutput(images=[Image.fromarray(image.numpy()) for image in made])
 
-    pipeline, means = Noise(torch.nn.Dropout()), []
+    pipeline, means = NoisePipeline(torch.nn.Dropout()), []
     for batch in (3, 8):
         evaluation = open_evaluation(
             tmp_path / str(batch), limit=7, batch=batch, pipeline_options={"num_inference_steps": 4}
@@ -268,7 +269,7 @@ def test_a_diffusers_pipeline_gets_a_seed_for_each_image_and_the_options(tmp_pat
     assert means[0] == pytest.approx(means[1], abs=1e-5)
 
 
-def test_the_pages_example_runs(
+def test_the_example_in_the_readme_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     page = (ROOT / "plugins/training_loop/README.md").read_text()
@@ -278,8 +279,6 @@ def test_the_pages_example_runs(
 
 
 class Recorder:
-    """Tracker with the same interface as the trackers of accelerate."""
-
     def __init__(self) -> None:
         self.logged: dict[int, dict[str, float]] = {}
 
@@ -292,7 +291,7 @@ class BrokenTracker(Recorder):
         raise ConnectionError("https://user:secret@host is away\nsince noon")
 
 
-def test_trackers_get_the_numbers_and_a_failing_one_costs_a_warning(
+def test_trackers_get_the_numbers_and_a_failing_tracker_causes_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     recorder = Recorder()
@@ -313,15 +312,15 @@ def test_trackers_get_the_numbers_and_a_failing_one_costs_a_warning(
         open_evaluation(tmp_path / "other", trackers=[object()])
 
 
-def test_a_tracker_that_does_not_answer_is_left_behind(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_training_continues_without_a_tracker_that_does_not_answer(caplog: pytest.LogCaptureFixture) -> None:
     answers, sent = Event(), list[int]()
 
-    class Silent(StepSender):
+    class UnresponsiveTracker(StepSender):
         def send(self, update: StepUpdate) -> None:
             sent.append(update.step)
             answers.wait()
 
-    calls = TrackerCalls("silent", Silent(""), timeout=0.01)
+    calls = GuardedTracker("silent", UnresponsiveTracker(""), timeout=0.01)
     for step in (1, 2):
         calls.send(StepUpdate(step, {}, "", ()))
     answers.set()
@@ -376,8 +375,6 @@ def test_each_rank_generates_a_part_and_all_return_the_same_result(tmp_path: Pat
 
 
 class Painter(torch.nn.Module):
-    """A model that learns the colour of its images."""
-
     def __init__(self) -> None:
         super().__init__()
         self.colour = torch.nn.Parameter(torch.zeros(3))

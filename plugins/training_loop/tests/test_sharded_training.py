@@ -11,7 +11,9 @@ from plumbline.plugins.training_loop.step_folder import StepFolder
 from tests.environment import ROOT
 
 
-def test_a_split_model_has_the_scores_of_the_gathered_one_and_a_failing_rank_stops_all(tmp_path: Path) -> None:
+def test_a_sharded_model_has_the_same_scores_as_the_whole_model_and_a_failing_rank_stops_all_ranks(
+    tmp_path: Path,
+) -> None:
     """Accelerate runs several processes on CPUs only through MPI, or if it is told --multi_gpu."""
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes=2"]
     options = ["--num_machines=1", "--mixed_precision=no", "--dynamo_backend=no"]

@@ -1,4 +1,4 @@
-"""Trackers that are chosen by name get each step with its worst images; a server that never answers delays nothing."""
+"""Trackers selected by name get each step and its worst images; an unresponsive server does not stop the training."""
 
 import socket
 from pathlib import Path
@@ -17,13 +17,11 @@ MEAN_NAME = "plumbline/colourfulness/mean"
 
 @plumbline.metric(score_range=(0, 255))
 def colourfulness(image: Image.Image, prompt: str) -> float:
-    """Return the mean difference between the red and the blue channel."""
     pixels = np.asarray(image).astype(float)
     return float(np.abs(pixels[..., 0] - pixels[..., 2]).mean())
 
 
 def run_steps(folder: Path | str, **options: Any) -> list[float | None]:
-    """Evaluate two steps, and return their means."""
     evaluation = plumbline.Evaluation(
         benchmark="shapes", models="shapes", metrics=colourfulness, limit=16, folder=str(folder), **options
     )
@@ -121,7 +119,7 @@ def test_an_accelerator_is_a_tracker(name: str, tmp_path: Path, monkeypatch: pyt
     assert found == pytest.approx(dict(zip((1, 2), means, strict=True)))
 
 
-def test_a_server_that_does_not_answer_costs_a_warning(
+def test_a_tracking_server_that_does_not_answer_causes_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     import mlflow

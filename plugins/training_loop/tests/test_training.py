@@ -20,8 +20,6 @@ N_PROMPTS, MAX_WORDS, NOISE, IMAGE_SIDE = 64, 16, 8, 64
 
 
 class Network(nn.Module):
-    """Network that draws 64 x 64 pixels from a prompt's words and some noise."""
-
     def __init__(self, texts: list[str]) -> None:
         super().__init__()
         words = sorted({word for text in texts for word in text.split()})
@@ -51,7 +49,6 @@ class TinyPipeline(diffusers.DiffusionPipeline):
 
 
 def read_examples() -> tuple[list[str], torch.Tensor]:
-    """Return the first prompts and the images that atlas made for them, with pixel values from -1 to 1."""
     prompts = pq.read_table(SHAPES_FOLDER / "prompts.parquet").slice(0, N_PROMPTS).to_pylist()
     images = {row["prompt_id"]: row["image"] for row in pq.read_table(SHAPES_FOLDER / "images/atlas").to_pylist()}
     pixels = [
@@ -62,7 +59,7 @@ def read_examples() -> tuple[list[str], torch.Tensor]:
 
 
 @pytest.mark.slow
-def test_a_training_pipeline_becomes_better(tmp_path: Path) -> None:
+def test_the_scores_of_a_pipeline_rise_during_its_training(tmp_path: Path) -> None:
     torch.manual_seed(0)
     texts, images = read_examples()
     network = Network(texts)

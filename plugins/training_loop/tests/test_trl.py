@@ -11,13 +11,13 @@ from PIL import Image
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import plumbline
-from plugins.training_loop.tests.drawn_shapes import COLOURS
+from plugins.training_loop.tests.drawn_shapes import COLOUR_NAMES
 from tests.operators.tiny import TRL_OPTIONS, save_causal_lm
 
-LETTER = "!"
+TAUGHT_LETTER = "!"
 """The letter that the model learns to write. Its number is low, so the image is dark."""
 N_STEPS = 4
-SHAPES = ("circle", "square", "star", "cross")
+SHAPE_NAMES = ("circle", "square", "star", "cross")
 
 
 @plumbline.metric(score_range=(0, 255), better="lower")
@@ -26,31 +26,31 @@ def brightness(image: Image.Image, prompt: str) -> float:
 
 
 def draw_letter(letter: str, seed: int) -> Image.Image:
-    """Draw noise around the brightness that the letter's number stands for."""
+    """Draw noise whose brightness is about the letter's ASCII code."""
     pixels = np.random.default_rng(seed).integers(0, 20, (8, 8, 3)) + min(ord(letter[:1] or " "), 127)
     return Image.fromarray(pixels.astype(np.uint8))
 
 
 def rate_letters(completions: list[str], **columns: Any) -> list[float]:
-    """Return the reward of each completion, which is higher for letters with lower numbers."""
     return [1 - min(ord(text[:1] or " "), 127) / 127 for text in completions]
 
 
 def make_trainer(name: str, folder: Path, callback: Any) -> Any:
-    """Return a trainer that teaches a tiny Llama to write the letter after any prompt."""
     import trl
 
     model_folder = str(save_causal_lm(folder / "model"))
     columns: dict[str, dict[str, str]] = {
-        "SFTTrainer": {"completion": LETTER},
-        "DPOTrainer": {"chosen": LETTER, "rejected": "a"},
+        "SFTTrainer": {"completion": TAUGHT_LETTER},
+        "DPOTrainer": {"chosen": TAUGHT_LETTER, "rejected": "a"},
         "KTOTrainer": {},
     }
     rows: list[dict[str, Any]] = [
-        {"prompt": f"a {colour} {shape}", **columns.get(name, {})} for colour in COLOURS for shape in SHAPES
+        {"prompt": f"a {colour} {shape}", **columns.get(name, {})} for colour in COLOUR_NAMES for shape in SHAPE_NAMES
     ]
     if name == "KTOTrainer":
-        rows = [row | {"completion": text, "label": text == LETTER} for row in rows for text in (LETTER, "a")]
+        rows = [
+            row | {"completion": text, "label": text == TAUGHT_LETTER} for row in rows for text in (TAUGHT_LETTER, "a")
+        ]
     generates = name in ("GRPOTrainer", "RLOOTrainer")
     options = {"num_generations": 2, "max_completion_length": 1} if generates else {}
     config = getattr(trl, name.replace("Trainer", "Config"))(
@@ -74,7 +74,7 @@ def make_trainer(name: str, folder: Path, callback: Any) -> Any:
         ),
     ],
 )
-def test_a_trainer_of_trl_evaluates_its_model(name: str, tmp_path: Path) -> None:
+def test_each_trl_trainer_evaluates_its_model(name: str, tmp_path: Path) -> None:
     def make(model: Any) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
 

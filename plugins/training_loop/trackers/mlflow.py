@@ -1,4 +1,4 @@
-"""Sends steps to MLflow's active run or, if there is none, to a new run that a restarted loop continues."""
+"""Logs steps to MLflow's active run. Without one, creates a run, which a restarted training loop continues."""
 
 import hashlib
 import io
@@ -15,12 +15,12 @@ EVALUATION_TAG = "plumbline.evaluation"
 
 
 class Sender(StepSender):
-    """Client of MLflow; the server comes from MLFLOW_TRACKING_URI, or from the loop's own settings."""
+    """Tracker for the MLflow server that MLFLOW_TRACKING_URI or the training loop has set."""
 
     active: str | None = None
 
     def find_run(self) -> None:
-        """Remember the active run. MLflow knows it only in the thread of the training loop."""
+        """Store the id of the active run, which MLflow only returns in the training loop's own thread."""
         run = mlflow.active_run()
         self.active = None if run is None else run.info.run_id
 

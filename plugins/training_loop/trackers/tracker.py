@@ -6,7 +6,7 @@ from threading import Thread
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from plumbline.operators.base.errors import hide_secrets
-from plumbline.pipelines.base.storage import first_line
+from plumbline.pipelines.base.storage import get_first_line
 from plumbline.plugins.training_loop.step_folder import WorstImage
 from plumbline.plugins.training_loop.step_results import MetricResult, StepResult
 
@@ -45,7 +45,7 @@ class StepSender:
 
 
 @runtime_checkable
-class GivenTracker(Protocol):
+class LoopTracker(Protocol):
     """A tracker object from the training loop, such as a tracker of accelerate or a W&B run."""
 
     def log(self, values: dict[str, float], step: int) -> object:
@@ -72,10 +72,10 @@ def _list_metric_values(metric: MetricResult) -> Iterator[tuple[str, float]]:
             yield f"verdict_against_{name}", VERDICT_VALUES[compared.verdict]
 
 
-class TrackerCalls:
-    """Caller of a tracker that turns the tracker's failures into warnings."""
+class GuardedTracker:
+    """Wrapper of a tracker that turns the tracker's failures into warnings."""
 
-    def __init__(self, name: str, tracker: StepSender | GivenTracker, timeout: float) -> None:
+    def __init__(self, name: str, tracker: StepSender | LoopTracker, timeout: float) -> None:
         self.name, self.tracker, self.timeout = name, tracker, timeout
         self._thread: Thread | None = None
 
@@ -85,7 +85,7 @@ class TrackerCalls:
         if isinstance(tracker, StepSender):
             problem = self._call_within_limit(tracker, update)
         else:  # in this thread, because the trackers of a loop may belong to the thread
-            problem = _describe_failure(lambda: tracker.log(dict(update.values), step=update.step))
+            problem = _call_and_describe_error(lambda: tracker.log(dict(update.values), step=update.step))
         if problem:
             LOG.warning(
                 "tracker %s: step %d was not sent (%s); the folder still has its results",
@@ -97,21 +97,21 @@ class TrackerCalls:
     def _call_within_limit(self, tracker: StepSender, update: StepUpdate) -> str:
         if self._thread is not None and self._thread.is_alive():
             return "it has not answered an earlier step yet"
-        if problem := _describe_failure(tracker.find_run):
+        if problem := _call_and_describe_error(tracker.find_run):
             return problem
         problems: list[str] = []
         self._thread = Thread(
-            target=lambda: problems.append(_describe_failure(lambda: tracker.send(update))), daemon=True
+            target=lambda: problems.append(_call_and_describe_error(lambda: tracker.send(update))), daemon=True
         )
         self._thread.start()
         self._thread.join(self.timeout)
         return problems[0] if problems else f"no answer within {self.timeout:g} seconds"
 
 
-def _describe_failure(call: Callable[[], object]) -> str:
+def _call_and_describe_error(call: Callable[[], object]) -> str:
     """Call a function; return its error in one line without secrets, or an empty string if it succeeded."""
     try:
         call()
     except Exception as error:  # whatever the tracker's own client raises
-        return hide_secrets(f"{type(error).__name__}: {first_line(error)}")
+        return hide_secrets(f"{type(error).__name__}: {get_first_line(error)}")
     return ""

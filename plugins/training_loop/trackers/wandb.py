@@ -1,4 +1,4 @@
-"""Sends steps to W&B's active run or, if there is none, to a new run that a restarted loop continues."""
+"""Logs steps to W&B's active run. Without one, creates a run, which a restarted training loop continues."""
 
 import hashlib
 import io
@@ -12,10 +12,10 @@ STEP_NAME = f"{NAME_PREFIX}/step"
 
 
 class Sender(StepSender):
-    """Client of Weights & Biases; the server and the user come from the WANDB_ variables."""
+    """Tracker for the Weights & Biases server and user that the variables WANDB_* set."""
 
     def send(self, update: StepUpdate) -> None:
-        """Log the numbers, verdicts and worst images against the training step, whatever else the run has logged."""
+        """Log the numbers, the verdicts and the worst images; their charts have the training step as x axis."""
         run = wandb.run
         if run is None:
             name = hashlib.sha256(self.folder.encode()).hexdigest()[:16]

@@ -11,14 +11,12 @@ import httpx
 from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.web.listening import list_allowed_hosts
 from plumbline.plugins.viewer.app import make_app
-from plumbline.plugins.viewer.browser import Browser
+from plumbline.plugins.viewer.browser import StoreBrowser
 from plumbline.plugins.viewer.run_database import Database
 
 
 class PageClient:
-    """Client that requests pages like a browser on this machine."""
-
-    def __init__(self, browser: Browser, token: str | None = None, *, notes: bool = True) -> None:
+    def __init__(self, browser: StoreBrowser, token: str | None = None, *, notes: bool = True) -> None:
         self.browser, self.app = browser, make_app(browser, token, list_allowed_hosts("127.0.0.1", ()), notes=notes)
 
     def __call__(self, path: str, **request: Any) -> httpx.Response:
@@ -34,7 +32,7 @@ class PageClient:
 def open_client(store: Store, folder: Path, token: str | None = None, *, notes: bool = True) -> Iterator[PageClient]:
     """Yield a client for the pages of a store; `folder` contains the database."""
     folder.mkdir(exist_ok=True)
-    browser = Browser(store, Database(folder, 100))
+    browser = StoreBrowser(store, Database(folder, 100))
     try:
         yield PageClient(browser, token, notes=notes)
     finally:

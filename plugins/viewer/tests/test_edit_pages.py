@@ -24,7 +24,6 @@ run = test_edits.run
 
 @pytest.fixture(scope="module")
 def address(run: MadeRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Return the address of the run's pages."""
     import uvicorn
 
     with (

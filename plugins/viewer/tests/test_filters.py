@@ -97,9 +97,9 @@ def test_a_filter_by_settings_applies_to_both_sides_of_a_comparison(ask: PageCli
 @pytest.mark.parametrize(
     ("asked", "missing"),
     [
-        ("set.cfg=9", f"cfg=9: not in run {RUN_ID}, which has 4, 7.5"),
-        ("set.sampler=DDIM", f"setting=sampler: not in run {RUN_ID}, which has cfg, size"),
-        ("against=tifa", f"metric=tifa: not in run {RUN_ID}, which has gecko, clipscore"),
+        ("set.cfg=9", f"cfg=9: not in run {RUN_ID}; choose one of 4, 7.5"),
+        ("set.sampler=DDIM", f"setting=sampler: not in run {RUN_ID}; choose one of cfg, size"),
+        ("against=tifa", f"metric=tifa: not in run {RUN_ID}; choose one of gecko, clipscore"),
     ],
 )
 def test_an_unknown_setting_or_metric_in_a_link_is_named(asked: str, missing: str, ask: PageClient) -> None:

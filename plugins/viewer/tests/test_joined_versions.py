@@ -22,7 +22,7 @@ def test_without_a_bridge_the_scores_are_not_compared(tmp_path: Path) -> None:
     assert "Images whose scores changed" not in page
 
 
-def test_with_a_bridge_only_noise_remains_of_the_change(joined: MadeRun, tmp_path: Path) -> None:
+def test_a_bridge_removes_the_effect_of_a_changed_judge_from_a_comparison(joined: MadeRun, tmp_path: Path) -> None:
     with open_client(joined.store, tmp_path / "rows") as ask:
         page = read_text(ask, f"{SIDES_PAGE}&generator=atlas")
     assert "and its earlier scores are compared by bridge" in page and "Nothing changed." in page

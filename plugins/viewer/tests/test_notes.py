@@ -8,10 +8,10 @@ import httpx
 import pytest
 
 from plugins.viewer.tests.page_client import PageClient, open_client
-from tests.operators.report.made import HOSTILE, MadeRun, make_run
+from tests.operators.report.made import HOSTILE_PROMPTS, MadeRun, make_run
 
 RUN_PAGE = "/runs/20260102-030405-000006"
-NOTE = {"author": "Ann", "text": "a handle too many", "tag": "wrong-object"}
+SENT_NOTE = {"author": "Ann", "text": "a handle too many", "tag": "wrong-object"}
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def make_image_address(row: int) -> str:
 
 
 def send(ask: PageClient, page: str, **request: Any) -> httpx.Response:
-    return ask(f"{page}/notes", method="POST", **({"json": NOTE} | request))
+    return ask(f"{page}/notes", method="POST", **({"json": SENT_NOTE} | request))
 
 
 def list_note_files(shared_run: MadeRun) -> list[str]:
@@ -66,7 +66,7 @@ def test_a_repeated_note_is_stored_only_once(ask: PageClient, shared_run: MadeRu
 
 def test_notes_are_escaped(ask: PageClient) -> None:
     before = ask(make_image_address(6)).text.count("<script")
-    assert send(ask, make_image_address(6), json={"author": "נחש", "text": HOSTILE[0]}).status_code == 201
+    assert send(ask, make_image_address(6), json={"author": "נחש", "text": HOSTILE_PROMPTS[0]}).status_code == 201
     for path in (make_image_address(6), "/notes"):
         page = ask(path).text
         assert "&lt;script&gt;window.hacked" in page and page.count("<script") == before
@@ -75,18 +75,28 @@ def test_notes_are_escaped(ask: PageClient) -> None:
 @pytest.mark.parametrize(
     ("page", "request_", "status", "said"),
     [
-        (make_image_address(7), {"json": NOTE | {"text": "  "}}, 400, "text: String should have at least 1 character"),
         (
             make_image_address(7),
-            {"json": NOTE | {"text": "a" * 2001}},
+            {"json": SENT_NOTE | {"text": "  "}},
+            400,
+            "text: String should have at least 1 character",
+        ),
+        (
+            make_image_address(7),
+            {"json": SENT_NOTE | {"text": "a" * 2001}},
             400,
             "text: String should have at most 2000 characters",
         ),
-        (make_image_address(7), {"json": NOTE | {"author": "../ann"}}, 400, "author: expected a name"),
-        (make_image_address(7), {"json": NOTE | {"tag": "<b>"}}, 400, "tag: String should match"),
-        (make_image_address(7), {"json": NOTE | {"row": 5}}, 400, "row: Unexpected keyword argument"),
-        (make_image_address(7), {"json": NOTE | {"text": "a" * 70_000}}, 413, "expected a note of at most 65536 bytes"),
-        (make_image_address(7), {"json": None, "data": NOTE}, 415, "expected a note as application/json"),
+        (make_image_address(7), {"json": SENT_NOTE | {"author": "../ann"}}, 400, "author: expected a name"),
+        (make_image_address(7), {"json": SENT_NOTE | {"tag": "<b>"}}, 400, "tag: String should match"),
+        (make_image_address(7), {"json": SENT_NOTE | {"row": 5}}, 400, "row: Unexpected keyword argument"),
+        (
+            make_image_address(7),
+            {"json": SENT_NOTE | {"text": "a" * 70_000}},
+            413,
+            "expected a note of at most 65536 bytes",
+        ),
+        (make_image_address(7), {"json": None, "data": SENT_NOTE}, 415, "expected a note as application/json"),
         (make_image_address(7), {"headers": {"Origin": "http://evil.example"}}, 403, "another origin"),
         (make_image_address(7), {"headers": {"Origin": "null"}}, 403, "another origin"),
         (make_image_address(999), {}, 404, "has no row 999"),
@@ -113,10 +123,12 @@ def test_notes_need_the_token_and_can_be_switched_off(ask: PageClient, shared_ru
         assert send(shown, make_image_address(9)).status_code == 403 and len(list_note_files(shared_run)) == before + 1
 
 
-def test_a_damaged_note_is_named_and_the_others_are_shown(ask: PageClient, shared_run: MadeRun, tmp_path: Path) -> None:
+def test_a_damaged_note_is_reported_by_path_and_other_notes_are_shown(
+    ask: PageClient, shared_run: MadeRun, tmp_path: Path
+) -> None:
     before = list_note_files(shared_run)
     for text in ("the first", "the second"):
-        send(ask, make_image_address(10), json=NOTE | {"text": text})
+        send(ask, make_image_address(10), json=SENT_NOTE | {"text": text})
     (first, _) = (path for path in list_note_files(shared_run) if path not in before)
     shared_run.store.write_text(first, "{half")
     with open_client(shared_run.store, tmp_path / "rows") as others:

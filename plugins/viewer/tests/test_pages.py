@@ -21,15 +21,22 @@ from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.store.cells import Cell
 from plumbline.pipelines.store.runs import CELLS_SCHEMA
 from plumbline.pipelines.store.store import LATEST_FILE
-from plumbline.plugins.viewer.browser import Browser
+from plumbline.plugins.viewer.browser import StoreBrowser
 from plumbline.plugins.viewer.run_database import Database
-from tests.commands import store_at
-from tests.operators.report.made import HOSTILE, MadeRun, draw_noisy_score, encode_png, make_plain_prompts, make_run
+from tests.commands import open_store_at
+from tests.operators.report.made import (
+    HOSTILE_PROMPTS,
+    MadeRun,
+    draw_noisy_score,
+    encode_png,
+    make_plain_prompts,
+    make_run,
+)
 
 EARLIER_RUN, LATER_RUN = "20250101-000000-000000", "20260102-030405-000006"
 RUN_PAGE = f"/runs/{LATER_RUN}"
 GENERATORS = ("atlas", "<b>bold", "מחולל")
-PROMPTS = [*HOSTILE, *make_plain_prompts(60)]
+PROMPTS = [*HOSTILE_PROMPTS, *make_plain_prompts(60)]
 QUESTIONS_FILE = "questions/00000000/made/00000-00000000.parquet"
 
 
@@ -38,7 +45,6 @@ def score(generator: str, metric: str, prompt: int) -> float | None:
 
 
 def ask_questions(run: MadeRun) -> None:
-    """Add a cell of questions to a run."""
     questions = [
         {
             "prompt_id": f"p{at:04d}",
@@ -65,7 +71,7 @@ def shared_run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
         prompts=PROMPTS,
         generators=GENERATORS,
         run_id=EARLIER_RUN,
-        benchmark=HOSTILE[0],
+        benchmark=HOSTILE_PROMPTS[0],
         judge_metrics=("gecko",),
     )
     run = make_run(
@@ -84,8 +90,6 @@ def ask(shared_run: MadeRun, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 class ParsedPage(HTMLParser):
-    """A page's elements, links and text, without scripts and styles."""
-
     def __init__(self, html: str) -> None:
         super().__init__()
         self.tags: list[str] = []
@@ -113,7 +117,6 @@ def read(ask: PageClient, path: str) -> ParsedPage:
 
 
 def list_row_numbers(page: ParsedPage) -> list[str]:
-    """Return the row numbers that a page of scores links to, in order."""
     return [link.partition("?")[0].rpartition("/")[2] for link in page.links if "/scores/" in link][::2]
 
 
@@ -126,7 +129,7 @@ def test_runs_are_listed_newest_first_with_their_failures_and_reports(ask: PageC
         and f"{RUN_PAGE}/report" in page.links
         and f"{RUN_PAGE}/scores?kind=corrupt_image" in page.links
     )
-    assert HOSTILE[0] in page.text
+    assert HOSTILE_PROMPTS[0] in page.text
     assert "the new <VAE>" in page.text and "note: the new <VAE>" in read(ask, RUN_PAGE).text
     assert f"{RUN_PAGE}/report" in read(ask, "/?words=new+%3Cvae").links
     assert LATER_RUN not in read(ask, "/?words=script").text
@@ -324,7 +327,7 @@ def test_all_texts_from_the_store_are_escaped(ask: PageClient) -> None:
         assert page.tags.count("script") == 1 and "<script>" not in "".join(page.links), path
         assert page.tags.count("textarea") == ("/scores/" in path), "the only text area is for a note"
         assert all(link.startswith(("/", "?", "#")) for link in page.links)
-    given = f"words={HOSTILE[0]}&generator={HOSTILE[0]}&sort=up&left={EARLIER_RUN}&right={LATER_RUN}"
+    given = f"words={HOSTILE_PROMPTS[0]}&generator={HOSTILE_PROMPTS[0]}&sort=up&left={EARLIER_RUN}&right={LATER_RUN}"
     for path in ("/", f"{RUN_PAGE}/scores", f"{RUN_PAGE}/questions", "/compare"):
         assert ParsedPage(ask(f"{path}?{given}").text).tags.count("script") == 1
 
@@ -455,10 +458,10 @@ def test_the_number_of_open_runs_is_limited(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_store_without_runs_is_refused_with_the_remedy(tmp_path: Path) -> None:
     database = Database(tmp_path, 100)
-    store = store_at(tmp_path / "nothing")
+    store = open_store_at(tmp_path / "nothing")
     store.check()
     with pytest.raises(ConfigError, match=r"has no runs yet; start one with: plumbline sweep"):
-        Browser(store, database).check()
+        StoreBrowser(store, database).check()
     database.close()
 
 
@@ -467,7 +470,7 @@ def test_a_damaged_file_is_named_and_other_pages_still_work(file: str, tmp_path:
     make_run(tmp_path, run_id=EARLIER_RUN)
     path = make_run(tmp_path).folder / file
     path.write_bytes(path.read_bytes().replace(b"atlas", b"atlat").replace(b"scores", b"scorez"))
-    with open_client(store_at(tmp_path / "store"), tmp_path / "rows") as ask:
+    with open_client(open_store_at(tmp_path / "store"), tmp_path / "rows") as ask:
         answer = ask(RUN_PAGE if file != "cells.parquet" else f"{RUN_PAGE}/scores")
         assert f"{file}: the " in answer.text and "damaged" in answer.text and "run the sweep again" in answer.text
         assert ask("/").status_code == ask(f"/runs/{EARLIER_RUN}/scores").status_code == 200
@@ -484,7 +487,7 @@ def test_a_run_with_an_old_manifest_is_shown(tmp_path: Path) -> None:
 
 def test_a_store_on_s3_is_shown_like_one_on_disk(bucket: str, tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    store = store_at(f"{bucket}/store")
+    store = open_store_at(f"{bucket}/store")
     place = store.place
     place.fs.put(str(tmp_path / "store"), place.path, recursive=True)
     with open_client(store, tmp_path / "rows") as ask:

@@ -40,15 +40,13 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageClient]:
 
 
 def read_text(ask: PageClient, path: str, status: int = 200) -> str:
-    """Return the text of a page without markup, style and script."""
     answer = ask(path)
     assert answer.status_code == status, answer.text
     plain = re.sub(r"<(style|script)>.*?</\1>", "", answer.text, flags=re.DOTALL)
     return " ".join(re.sub(r"<[^>]+>", " ", plain).split())
 
 
-def list_moves(text: str) -> list[str]:
-    """Return the score changes shown on a page, in order."""
+def list_changes(text: str) -> list[str]:
     return re.findall(r"([+−]?\d\.\d{3}) by gecko", text.partition("Images whose scores changed")[2])
 
 
@@ -64,11 +62,11 @@ def test_clear_and_unclear_changes_are_shown_overall_and_by_skill(ask: PageClien
 def test_the_largest_changes_come_first_with_both_images_and_the_changed_answers(ask: PageClient) -> None:
     page = read_text(ask, f"{COMPARISON_PAGE}&generator=atlas")
     shown = sorted((one for one in ATLAS_CHANGES if one is not None), key=lambda moved: -abs(moved))
-    assert list_moves(page) == [f"{'+' if one > 0 else '−'}{abs(one):.3f}" for one in shown[:10]]
+    assert list_changes(page) == [f"{'+' if one > 0 else '−'}{abs(one):.3f}" for one in shown[:10]]
     rose = ["+0.300", "+0.200", "+0.160", "+0.120", "+0.080", "+0.040"]
     up = read_text(ask, f"{COMPARISON_PAGE}&generator=atlas&sort=up")
-    assert list_moves(up) == [*rose, "−0.020", "−0.060", "−0.100", "−0.140"]
-    assert list_moves(read_text(ask, f"{COMPARISON_PAGE}&generator=atlas&sort=down"))[:2] == ["−0.180", "−0.140"]
+    assert list_changes(up) == [*rose, "−0.020", "−0.060", "−0.100", "−0.140"]
+    assert list_changes(read_text(ask, f"{COMPARISON_PAGE}&generator=atlas&sort=down"))[:2] == ["−0.180", "−0.140"]
     first = ask(f"{COMPARISON_PAGE}&generator=atlas&sort=up&skill=counting&words=p0000").text
     assert [f"/runs/{run}/pictures/0" in first for run in (LEFT_RUN, RIGHT_RUN)] == [True, True]
     said = read_text(ask, f"{COMPARISON_PAGE}&generator=atlas&sort=up&words=p0000")
@@ -79,7 +77,7 @@ def test_the_largest_changes_come_first_with_both_images_and_the_changed_answers
 def test_changes_are_paged_and_counted(ask: PageClient) -> None:
     assert "1–10 of 23 prompts" in read_text(ask, COMPARISON_PAGE)
     last = read_text(ask, f"{COMPARISON_PAGE}&page=3")
-    assert len(list_moves(last)) == 3 and "21–23 of 23 prompts" in last
+    assert len(list_changes(last)) == 3 and "21–23 of 23 prompts" in last
 
 
 def test_prompts_without_a_score_on_one_side_are_found_by_their_error(ask: PageClient) -> None:
@@ -94,7 +92,7 @@ def test_two_generators_of_a_run_are_compared_prompt_by_prompt(ask: PageClient) 
         ask, f"/compare?left={RIGHT_RUN}&right={RIGHT_RUN}&left_generator=cobalt&right_generator=atlas&sort=up"
     )
     rose = ["+0.200", "+0.100", "+0.060", "+0.020"]
-    assert list_moves(page) == [*rose, "−0.020", "−0.060", "−0.120", "−0.160", "−0.200", "−0.240"]
+    assert list_changes(page) == [*rose, "−0.020", "−0.060", "−0.120", "−0.160", "−0.200", "−0.240"]
     assert "left: cobalt in" in page and "cobalt left" in page and "atlas right" in page
     assert "1–10 of 11 prompts" in page
 
@@ -105,7 +103,7 @@ def test_two_settings_of_a_run_are_compared_prompt_by_prompt(tmp_path: Path) -> 
         page = read_text(pages, both)
         assert "atlas is better by gecko (+0.100)." in page and f"left: {RIGHT_RUN} , cfg 4" in page
         assert f"cobalt was generated with other settings: steps 30 here, 20 in {RIGHT_RUN}. Its changes" in page
-        assert "1–10 of 24 prompts" in page and set(list_moves(page)) == {"+0.100"}
+        assert "1–10 of 24 prompts" in page and set(list_changes(page)) == {"+0.100"}
         named = read_text(pages, f"{both}&left_generator=cobalt&right_generator=atlas&words=p0003")
         assert "left: cobalt in" in named and "1–1 of 1 prompt" in named and "0.450" in named and "0.550" in named
         assert '<input type="hidden" name="left.cfg" value="4">' in pages(both).text, (
@@ -155,9 +153,9 @@ def test_prompts_whose_images_have_notes_are_found_on_either_side(ask: PageClien
         (f"/compare?left={RIGHT_RUN}&right={RIGHT_RUN}", "choose two runs, or two generators or settings of one run"),
         (f"{COMPARISON_PAGE}&left_generator=atlas", "choose a generator on both sides, or on neither"),
         (f"{COMPARISON_PAGE}&left_generator=dune&right_generator=atlas", f"generator=dune: not in run {LEFT_RUN}"),
-        (f"{COMPARISON_PAGE}&generator=dune", f"generator=dune: not in run {RIGHT_RUN}, which has atlas, cobalt"),
-        (f"{COMPARISON_PAGE}&metric=tifa", f"metric=tifa: not in run {RIGHT_RUN}, which has gecko"),
-        (f"{COMPARISON_PAGE}&skill=flying", f"skill=flying: not in run {RIGHT_RUN}, which has colour, counting"),
+        (f"{COMPARISON_PAGE}&generator=dune", f"generator=dune: not in run {RIGHT_RUN}; choose one of atlas, cobalt"),
+        (f"{COMPARISON_PAGE}&metric=tifa", f"metric=tifa: not in run {RIGHT_RUN}; choose one of gecko"),
+        (f"{COMPARISON_PAGE}&skill=flying", f"skill=flying: not in run {RIGHT_RUN}; choose one of colour, counting"),
         (f"/runs/{RIGHT_RUN}/scores?skill=flying", f"skill=flying: not in run {RIGHT_RUN}"),
         (f"/runs/{RIGHT_RUN}/scores?generator={quote('<b>')}", "generator=&lt;b&gt;: not in run"),
     ],
@@ -167,7 +165,7 @@ def test_an_unknown_name_in_a_link_is_reported(path: str, missing: str, ask: Pag
 
 
 def test_an_unknown_sort_order_is_refused(ask: PageClient) -> None:
-    assert "sort=lowest: expected up, down" in read_text(ask, f"{COMPARISON_PAGE}&sort=lowest", 400)
+    assert "sort=lowest: expected one of up, down" in read_text(ask, f"{COMPARISON_PAGE}&sort=lowest", 400)
 
 
 def test_the_newest_comparable_run_is_suggested_for_a_comparison(ask: PageClient) -> None:

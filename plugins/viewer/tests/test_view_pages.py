@@ -23,10 +23,10 @@ from tests.browser.opened import (
     find,
     find_accessibility_problems,
     open_page,
-    prefer_scheme,
-    press,
+    press_enter,
+    set_preferred_scheme,
 )
-from tests.operators.report.made import HOSTILE, draw_noisy_score, make_plain_prompts, make_run
+from tests.operators.report.made import HOSTILE_PROMPTS, draw_noisy_score, make_plain_prompts, make_run
 
 pytestmark = NEEDS_BROWSER
 RUN_PAGE = "/runs/20260102-030405-000006"
@@ -38,7 +38,6 @@ TIMEOUT_SECONDS = 60
 
 
 def wait_until(page: WebDriver, condition: Callable[[WebDriver], object]) -> None:
-    """Wait until a condition holds for the current page."""
     WebDriverWait(page, TIMEOUT_SECONDS, ignored_exceptions=[WebDriverException]).until(condition)
 
 
@@ -52,12 +51,11 @@ def choose_settings(prompt: int) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Serve a store with hostile prompts and names, and yield its address."""
     import uvicorn
 
     folder = tmp_path_factory.mktemp("view")
     names = ("atlas", "<b>bold", "cobalt", "מחולל")
-    prompts = [*HOSTILE, *make_plain_prompts(10)]
+    prompts = [*HOSTILE_PROMPTS, *make_plain_prompts(10)]
     run = make_run(
         folder,
         prompts=prompts,
@@ -77,16 +75,16 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 TWO_METRICS_PAGE = f"{RUN_PAGE}/scores?metric=gecko&against=clipscore&generator=atlas"
-PAGES = ("/", RUN_PAGE, TWO_METRICS_PAGE, f"{RUN_PAGE}/scores/70?at=71", f"{RUN_PAGE}/scores/7",
+TESTED_PAGES = ("/", RUN_PAGE, TWO_METRICS_PAGE, f"{RUN_PAGE}/scores/70?at=71", f"{RUN_PAGE}/scores/7",
          f"{RUN_PAGE}/prompt?id=p0001&question=1", f"{RUN_PAGE}/prompt?id=p0002", f"{RUN_PAGE}/questions",
          "/trends?benchmark=made", f"{RUN_PAGE}/report", SIDES_PAGE, "/notes")  # fmt: skip
-TESTED_ELSEWHERE = ("/trends", f"{RUN_PAGE}/report")
+PREFIXES_TESTED_ELSEWHERE = ("/trends", f"{RUN_PAGE}/report")
 """Prefixes of pages that are covered by other tests."""
 
 
 @DESKTOP_SLOW
-@pytest.mark.parametrize("path", PAGES)
-def test_a_page_logs_nothing_fits_the_width_and_is_accessible(
+@pytest.mark.parametrize("path", TESTED_PAGES)
+def test_a_page_logs_no_error_fits_the_width_and_is_accessible(
     path: str, browser: WebDriver, address: str, width: int
 ) -> None:
     page = open_page(browser, address + path, width)
@@ -95,10 +93,10 @@ def test_a_page_logs_nothing_fits_the_width_and_is_accessible(
     assert len(find(page, "h1")) == 1
     unnamed = "return Array.from(document.querySelectorAll('main select, main input:not([type=hidden])'))"
     assert page.execute_script(f"{unnamed}.filter(one => !one.labels.length).length") == 0  # type: ignore[no-untyped-call]
-    if not path.startswith(TESTED_ELSEWHERE):
-        prefer_scheme(page, "dark" if width == DESKTOP_WIDTH else "light")
+    if not path.startswith(PREFIXES_TESTED_ELSEWHERE):
+        set_preferred_scheme(page, "dark" if width == DESKTOP_WIDTH else "light")
         assert find_accessibility_problems(page) == []
-        prefer_scheme(page, "")
+        set_preferred_scheme(page, "")
 
 
 @ON_DESKTOP
@@ -109,7 +107,7 @@ def test_a_choice_applies_at_once_and_empty_fields_stay_out_of_the_address(
     Select(page.find_element(By.NAME, "metric")).select_by_value("gecko")
     wait_until(page, lambda seen: seen.current_url.endswith("?metric=gecko"))
     page.find_element(By.NAME, "words").send_keys("cups 9")
-    press(page, page.find_element(By.NAME, "words"))
+    press_enter(page, page.find_element(By.NAME, "words"))
     wait_until(page, lambda seen: "words=cups" in seen.current_url)
     wait_until(page, lambda seen: seen.find_element(By.TAG_NAME, "h1").text == "Scores 4 rows")
     assert page.find_element(By.NAME, "words").get_attribute("value") == "cups 9"
@@ -118,12 +116,12 @@ def test_a_choice_applies_at_once_and_empty_fields_stay_out_of_the_address(
 @ON_DESKTOP
 def test_links_lead_from_a_mean_to_its_worst_image_and_the_next(browser: WebDriver, address: str, width: int) -> None:
     page = open_page(browser, f"{address}{RUN_PAGE}", width)
-    press(page, page.find_element(By.CSS_SELECTOR, ".board tbody td a"))
+    press_enter(page, page.find_element(By.CSS_SELECTOR, ".board tbody td a"))
     wait_until(page, lambda seen: find(seen, ".rows .what a"))
-    press(page, page.find_element(By.CSS_SELECTOR, ".rows .what a"))
+    press_enter(page, page.find_element(By.CSS_SELECTOR, ".rows .what a"))
     wait_until(page, lambda seen: find(seen, ".seen img"))
     assert find(page, "[rel=prev]") == []
-    press(page, page.find_element(By.CSS_SELECTOR, "[rel=next]"))
+    press_enter(page, page.find_element(By.CSS_SELECTOR, "[rel=next]"))
     wait_until(page, lambda seen: "at=2" in seen.current_url)
     whole = "const one = document.querySelector('.seen img'); return one.complete && one.naturalWidth > 0"
     wait_until(page, lambda seen: seen.execute_script(whole))
@@ -146,7 +144,7 @@ def test_the_link_to_a_report_is_visible_and_bars_are_explained_above_them(
 @ON_DESKTOP
 def test_a_question_shows_every_image_next_to_its_answer(browser: WebDriver, address: str, width: int) -> None:
     page = open_page(browser, f"{address}{RUN_PAGE}/prompt?id=p0005", width)
-    press(page, page.find_element(By.CSS_SELECTOR, ".answers tbody a"))
+    press_enter(page, page.find_element(By.CSS_SELECTOR, ".answers tbody a"))
     wait_until(page, lambda seen: find(seen, ".asked"))
     assert len(find(page, ".side .card")) == 4 and len(find(page, ".side .given .state")) == 4
     loaded = "return Array.from(document.images).every(one => one.complete && one.naturalWidth > 0)"
@@ -175,13 +173,13 @@ def test_a_note_is_written_by_keyboard_and_appears_on_its_image(browser: WebDriv
     for name, said in (("author", "Ann"), ("tag", "check"), ("text", "<b>one</b> cup too many")):
         page.find_element(By.NAME, name).clear()
         page.find_element(By.NAME, name).send_keys(said)
-    press(page, page.find_element(By.NAME, "keep"))
+    press_enter(page, page.find_element(By.NAME, "keep"))
     wait_until(page, lambda seen: "<b>one</b> cup too many" in seen.find_element(By.CSS_SELECTOR, ".notes").text)
     assert page.find_element(By.NAME, "author").get_attribute("value") == "Ann", "the author's name is remembered"
     assert page.find_element(By.NAME, "text").get_attribute("value") == ""
-    prefer_scheme(page, "dark")
+    set_preferred_scheme(page, "dark")
     assert find_accessibility_problems(page) == [] and page.get_log("browser") == []  # type: ignore[no-untyped-call]
-    prefer_scheme(page, "")
+    set_preferred_scheme(page, "")
     assert page.execute_script("return document.documentElement.scrollWidth") <= width  # type: ignore[no-untyped-call]
 
 
@@ -190,5 +188,5 @@ def test_a_report_works_in_its_sandbox(browser: WebDriver, address: str, width: 
     page = open_page(browser, f"{address}{RUN_PAGE}/report", width)
     theme = page.find_element(By.ID, "theme")
     before = theme.text
-    press(page, theme)
+    press_enter(page, theme)
     assert theme.text != before and browser.get_log("browser") == []  # type: ignore[no-untyped-call]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from plumbline.operators.base.errors import install_remedy
+from plumbline.operators.base.errors import format_install_remedy
 from plumbline.operators.base.extensions import find_missing_packages
 from tests.bench_of import write_rows
-from tests.commands import newest, printed, refusal, run
+from tests.commands import find_newest_run_folder, run, run_for_output, run_refused
 from tests.signs import draw_chinese_sign, draw_photograph, draw_sign
 
 SCORE_OPTIONS = ("metric=[text]", "cluster=here")
@@ -31,8 +31,8 @@ def test_a_folder_of_photographs_with_signs_is_scored_without_a_gpu(tmp_path: Pa
         (folder / name).write_bytes(content)
     lines = [json.dumps({"file_name": name, "text": text}) for name, (_, text) in pictures.items()]
     (folder / "metadata.jsonl").write_text("\n".join(lines))
-    printed("score", f"images={folder}", f"store={tmp_path}/store", "max_failed=0.5", *SCORE_OPTIONS, code=2)
-    scores = pq.read_table(newest(tmp_path / "store") / "scores.parquet").to_pylist()
+    run_for_output("score", f"images={folder}", f"store={tmp_path}/store", "max_failed=0.5", *SCORE_OPTIONS, code=2)
+    scores = pq.read_table(find_newest_run_folder(tmp_path / "store") / "scores.parquet").to_pylist()
     texts = {name: text for name, (_, text) in pictures.items()}
     found = {(row["score"], (row["error"] or {}).get("kind")) for row in scores}
     assert len(scores) == len(texts) and found == {
@@ -70,8 +70,8 @@ def test_a_column_of_the_prompts_file_takes_precedence_over_quotes(
     bench: Callable[..., list[str]], tmp_path: Path
 ) -> None:
     given = bench("open", ["OPEN", "24 h"], None, 7)
-    printed("sweep", *given, "benchmark.columns.words=wanted", code=2)
-    scores = pq.read_table(newest(tmp_path / "store") / "scores.parquet").to_pylist()
+    run_for_output("sweep", *given, "benchmark.columns.words=wanted", code=2)
+    scores = pq.read_table(find_newest_run_folder(tmp_path / "store") / "scores.parquet").to_pylist()
     assert [(row["score"], row["n_questions"]) for row in scores] == [
         (1.0, 1),
         (pytest.approx(1 / 3), 3),
@@ -80,8 +80,8 @@ def test_a_column_of_the_prompts_file_takes_precedence_over_quotes(
     ]
     error = scores[3]["error"]
     assert error["kind"] == "no_questions" and "prompts.jsonl, row 3: expected 'wanted' as a list" in error["message"]
-    assert "0 cells to compute" in printed("sweep", *given, "benchmark.columns.words=wanted", code=2)
-    assert "questions   │     1 │      0" in printed("sweep", *given, "dry_run=true")
+    assert "0 cells to compute" in run_for_output("sweep", *given, "benchmark.columns.words=wanted", code=2)
+    assert "questions   │     1 │      0" in run_for_output("sweep", *given, "dry_run=true")
 
 
 def test_editing_a_word_recomputes_only_the_shards_of_its_prompt(tmp_path: Path) -> None:
@@ -95,11 +95,13 @@ def test_editing_a_word_recomputes_only_the_shards_of_its_prompt(tmp_path: Path)
         write_rows(tmp_path / f"images/mine/{number}.parquet", [image])
     given = ["sweep=own_images", f"benchmark.prompts={tmp_path}/prompts", f"benchmark.images={tmp_path}/images"]
     given += [f"store={tmp_path}/store", "benchmark.columns.words=wanted", *SCORE_OPTIONS]
-    printed("sweep", *given)
+    run_for_output("sweep", *given)
     write_prompt(1, "SALE")
-    assert printed("sweep", *given, "dry_run=true").count("│     2 │      1 │       1 │") == 3  # questions, ocr, scores
-    printed("sweep", *given)
-    scores = pq.read_table(newest(tmp_path / "store") / "scores.parquet").to_pylist()
+    assert (
+        run_for_output("sweep", *given, "dry_run=true").count("│     2 │      1 │       1 │") == 3
+    )  # questions, ocr, scores
+    run_for_output("sweep", *given)
+    scores = pq.read_table(find_newest_run_folder(tmp_path / "store") / "scores.parquet").to_pylist()
     assert [row["score"] for row in scores] == [1.0, 0.0]
 
 
@@ -139,8 +141,8 @@ def test_a_missing_extra_is_reported_in_one_line_before_any_work(
         folder.mkdir()
         (folder / "open.png").write_bytes(draw_sign("OPEN"))
         (folder / "metadata.jsonl").write_text(json.dumps({"file_name": "open.png", "text": 'a sign "OPEN"'}))
-        told = refusal("score", f"images={folder}", "metric=[text]", "models=shapes", f"store={tmp_path}/store")
-        assert told == f"error: family rapidocr needs rapidocr; {install_remedy('ocr')}"
+        told = run_refused("score", f"images={folder}", "metric=[text]", "models=shapes", f"store={tmp_path}/store")
+        assert told == f"error: family rapidocr needs rapidocr; {format_install_remedy('ocr')}"
         assert not (tmp_path / "store").exists()
     finally:
         find_missing_packages.cache_clear()

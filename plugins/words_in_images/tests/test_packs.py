@@ -1,4 +1,4 @@
-"""The expected texts are read from each release's files in the same way as by the release's own code."""
+"""The expected texts are read from each benchmark's files as upstream's code reads them."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The words quoted in a prompt are compared with the words that were read, using the releases' arithmetic."""
+"""The words quoted in a prompt are compared with the recognised words, using upstream's formulas."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from plumbline.operators.metrics.metric import Answered, Evidence, Scored
 from plumbline.operators.metrics.modules import QueryResult
 from plumbline.operators.metrics.writing import WrittenQuestion
 from plumbline.plugins.words_in_images.rendered_text import RenderedTextConfig
-from plumbline.plugins.words_in_images.text_measures import Measure, compare_texts, compute_edit_distance
+from plumbline.plugins.words_in_images.text_measures import TextMeasure, compare_texts, compute_edit_distance
 
 SHORT_TEXTS = st.text("abcé 书店", max_size=12)
 
@@ -24,7 +24,7 @@ def ask(prompt: str, *texts: str) -> Sequence[WrittenQuestion]:
     return questions
 
 
-def score_reading(prompt: str, read: str, measure: Measure = "longtext_bench", texts: Sequence[str] = ()) -> Scored:
+def score_reading(prompt: str, read: str, measure: TextMeasure = "longtext_bench", texts: Sequence[str] = ()) -> Scored:
     answered = [Answered(question, query_results=(QueryResult(text=read),)) for question in ask(prompt, *texts)]
     return RenderedTextConfig(measure=measure).score(Evidence({}, answered))
 
@@ -89,7 +89,7 @@ def test_a_prompt_without_words_or_in_an_unknown_script_gets_an_error(prompt: st
         ("counter_iou", "Grand-Openings", 12 / 13),
     ],
 )
-def test_each_measure_follows_its_releases_arithmetic(measure: Measure, read: str, score: float) -> None:
+def test_each_measure_uses_its_published_formula(measure: TextMeasure, read: str, score: float) -> None:
     assert score_reading('A sign "Grand Opening"', read, measure).score == pytest.approx(score)
 
 
@@ -99,14 +99,14 @@ def test_chinese_is_compared_by_its_characters() -> None:
     assert score_reading("招牌写着「欢迎光临」", "欢迎光林", "oneig").score == pytest.approx(1 - 1 * 0.25 / 50)
 
 
-@pytest.mark.parametrize("measure", Measure.__args__)
-def test_an_image_without_text_scores_lowest(measure: Measure) -> None:
+@pytest.mark.parametrize("measure", TextMeasure.__args__)
+def test_an_image_without_text_scores_lowest(measure: TextMeasure) -> None:
     result = score_reading('A sign "OPEN"', "", measure)
     assert result.error is None and result.score == pytest.approx(0.96 if measure == "oneig" else 0.0, abs=1e-5)
 
 
 @given(SHORT_TEXTS, SHORT_TEXTS)
-def test_the_edit_distance_is_levenshteins(first: str, second: str) -> None:
+def test_the_edit_distance_is_the_levenshtein_distance(first: str, second: str) -> None:
     assert compute_edit_distance(first, second) == oracle(first, second)
 
 

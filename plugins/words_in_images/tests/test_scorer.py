@@ -10,7 +10,7 @@ from plumbline.jobs.scorer import open_scorer
 from plumbline.operators.models.families import FAMILIES
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.scoring.scorer import Scorer
-from tests.commands import config_of
+from tests.commands import load_job_config
 from tests.operators import tiny
 from tests.operators.models.endpoint import KEY_VARIABLE, Server, make_completion
 from tests.operators.tiny import detectors
@@ -101,6 +101,7 @@ def test_a_chat_model_behind_a_service_can_be_the_reader(server: Server) -> None
     assert [row["score"] for row in scored] == [1.0, 0.0, None] and scored[2]["error"]["kind"] == "reply_refused"
     assert all(body["messages"][0]["content"][1]["text"] == "Read the sign" for body in server.bodies)
     keys = [
-        resolve_model(config_of("scorer", *given).models["ocr"], on_gpu=False).semantic() for given in (words, told)
+        resolve_model(load_job_config("scorer", *given).models["ocr"], on_gpu=False).semantic()
+        for given in (words, told)
     ]
     assert keys[0] | {"reading": "Read the sign"} == keys[1] != keys[0]

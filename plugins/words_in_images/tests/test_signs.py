@@ -8,7 +8,7 @@ import pytest
 
 from plumbline.assets.making.signs import MISSPELT_WORDS, SIGN_TEXTS, make_sign_tables
 from tests.bench_of import run_config
-from tests.commands import config_of
+from tests.commands import load_job_config
 from tests.environment import ROOT
 
 SIGNS_FOLDER = ROOT / "assets/shapes_text"
@@ -18,7 +18,7 @@ N_PROMPTS = 2
 
 def test_every_score_matches_the_number_of_misspelt_words(tmp_path: Path) -> None:
     limited = [f"benchmark.limit={N_PROMPTS}", "benchmark.limit_seed=1"]
-    finished = run_config(config_of("sweep", "sweep=shapes_text", f"store={tmp_path}", "cluster=here", *limited))
+    finished = run_config(load_job_config("sweep", "sweep=shapes_text", f"store={tmp_path}", "cluster=here", *limited))
     scores = finished.results.read_scores().to_pandas()
     truth = pq.read_table(SIGNS_FOLDER / "truth.parquet").to_pandas()
     both = pd.merge(scores, truth, on=["image_id", "generator"])
@@ -27,8 +27,8 @@ def test_every_score_matches_the_number_of_misspelt_words(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_the_wrong_words_found_match_each_generators_misspellings(tmp_path: Path) -> None:
-    finished = run_config(config_of("sweep", "sweep=shapes_text", f"store={tmp_path}", "cluster=here"))
+def test_the_reported_wrong_words_are_each_generators_misspellings(tmp_path: Path) -> None:
+    finished = run_config(load_job_config("sweep", "sweep=shapes_text", f"store={tmp_path}", "cluster=here"))
     scores = finished.results.read_scores().to_pandas()
     assert (
         finished.exit_code == 0
@@ -45,7 +45,7 @@ def test_the_wrong_words_found_match_each_generators_misspellings(tmp_path: Path
     )
 
 
-def test_the_committed_tables_follow_from_the_seed() -> None:
+def test_the_stored_tables_can_be_reproduced_from_the_seed() -> None:
     made = make_sign_tables(0)
     assert {str(file.relative_to(SIGNS_FOLDER)) for file in SIGNS_FOLDER.rglob("*.parquet")} == set(made)
     for name in ("prompts.parquet", "truth.parquet"):

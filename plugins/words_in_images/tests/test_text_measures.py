@@ -1,4 +1,4 @@
-"""The measures of rendered text equal those of the releases' own functions for the same readings."""
+"""The text measures have the same values as upstream's functions for the same expected and recognised texts."""
 
 import json
 import os
@@ -8,33 +8,33 @@ from pathlib import Path
 import pytest
 
 from plugins.words_in_images.tests.text_releases import CASE_COUNT, Releases, make_readings
-from plumbline.plugins.words_in_images.text_measures import Measure, compare_texts, count_words
+from plumbline.plugins.words_in_images.text_measures import TextMeasure, compare_texts, count_words
 
 STORED_CASE_LINES = Path(__file__).with_name("text_measures.jsonl").read_text().splitlines()
-COMPARED_CHARACTERS: Sequence[tuple[list[str], list[str], Mapping[str, float]]] = [
+STORED_CASES: Sequence[tuple[list[str], list[str], Mapping[str, float]]] = [
     json.loads(line) for line in STORED_CASE_LINES
 ]
 CHECKOUTS_FOLDER = os.environ.get("TEXT_RELEASES", "")
 """Folder of checkouts (see plugins/words_in_images/tests/text_releases.py)."""
 
 
-@pytest.mark.parametrize("measure", [*Measure.__args__, "oneig_edit_distance", "oneig_word_accuracy"])
-def test_a_measure_equals_the_releases_own(measure: str) -> None:
-    ours = [compare_texts(wanted, "\n".join(lines))[measure] for wanted, lines, _ in COMPARED_CHARACTERS]
-    assert ours == pytest.approx([released[measure] for *_, released in COMPARED_CHARACTERS], abs=1e-12)
+@pytest.mark.parametrize("measure", [*TextMeasure.__args__, "oneig_edit_distance", "oneig_word_accuracy"])
+def test_each_measure_has_the_same_value_as_upstreams_function(measure: str) -> None:
+    ours = [compare_texts(wanted, "\n".join(lines))[measure] for wanted, lines, _ in STORED_CASES]
+    assert ours == pytest.approx([released[measure] for *_, released in STORED_CASES], abs=1e-12)
     assert len(set(ours)) > (1 if measure.endswith("_match") else 10)
 
 
-def test_words_are_counted_as_in_the_releases() -> None:
-    for wanted, _, released in COMPARED_CHARACTERS:
+def test_words_are_counted_as_in_upstreams_code() -> None:
+    for wanted, _, released in STORED_CASES:
         assert count_words(wanted, "longtext_bench") == released["words"]
         assert count_words(wanted, "cvtg_2k") == released["cvtg_2k_words"]
 
 
 @pytest.mark.skipif(not CHECKOUTS_FOLDER, reason="TEXT_RELEASES names no folder of checkouts")
-def test_the_stored_values_equal_the_releases_output() -> None:
+def test_the_stored_values_equal_the_output_of_upstreams_functions() -> None:
     releases = Releases(Path(CHECKOUTS_FOLDER))
     assert [[*reading, releases.compute_measures(reading)] for reading in make_readings()] == [
-        [*case] for case in COMPARED_CHARACTERS
+        [*case] for case in STORED_CASES
     ]
-    assert len(COMPARED_CHARACTERS) == CASE_COUNT
+    assert len(STORED_CASES) == CASE_COUNT

@@ -1,4 +1,4 @@
-"""Applies the releases' own functions, from checkouts of their repositories, to made-up readings.
+"""Applies upstream's functions, from checkouts of their repositories, to made-up readings.
 
     python -m plugins.words_in_images.tests.text_releases FOLDER > plugins/words_in_images/tests/text_measures.jsonl
 
@@ -29,8 +29,6 @@ CHINESE_CHARACTERS = "欢迎光临新书店开业大吉"
 
 
 class Reading(NamedTuple):
-    """The expected texts, and the lines that were read."""
-
     wanted: list[str]
     lines: list[str]
 
@@ -59,8 +57,6 @@ def _misread_text(rng: Random, text: str) -> str:
 
 
 class Releases:
-    """Computes each release's measures for a reading."""
-
     def __init__(self, folder: Path) -> None:
         distance = SimpleNamespace(distance=edit_distance)
         sys.modules.setdefault("Levenshtein", _make_module("Levenshtein", distance=edit_distance))
@@ -87,7 +83,7 @@ class Releases:
         )
 
     def compute_measures(self, reading: Reading) -> dict[str, float]:
-        """Return the releases' measures and word counts, by their names in plugins/words_in_images/text_measures.py."""
+        """Compute the measures and word counts with upstream's functions; return them by their names in our code."""
         return {
             **self._compute_longtext_bench(reading),
             **self._compute_cvtg_2k(reading),
@@ -156,7 +152,7 @@ def _make_module(name: str, **names: Any) -> ModuleType:
 
 
 def _fail_on_call(*words: Any) -> None:
-    """Fail if a release prints an error, because it would otherwise return a score of zero."""
+    """Fail if upstream's code prints an error, because it would otherwise return a score of zero."""
     raise AssertionError(words)
 
 

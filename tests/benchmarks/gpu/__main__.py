@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.gpu.apart import measure_in_process
-from tests.benchmarks.gpu.rows import Amounts, Measured, format_table
-from tests.benchmarks.gpu.shapes import FAMILIES
+from tests.benchmarks.gpu.rows import MeasuredModel, WorkAmounts, format_table
+from tests.benchmarks.gpu.shapes import FAMILY_BY_MODEL
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the models; return 0 if every model was measured, and 1 otherwise."""
     told = _parse(arguments)
     given = {"images": told.images, "peer_pairs": told.peer_pairs, "repeats": told.repeats, "shards": told.shards}
-    amounts = Amounts(**{name: value for name, value in given.items() if value is not None})
-    rows: list[Measured] = []
+    amounts = WorkAmounts(**{name: value for name, value in given.items() if value is not None})
+    rows: list[MeasuredModel] = []
     ends = time.monotonic() + 60 * told.minutes
     with run_storage() as server:
         for name in told.models:
@@ -46,10 +46,10 @@ def run_storage() -> Iterator[Any]:
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.gpu", description=__doc__)
-    parser.add_argument("--models", nargs="+", choices=list(FAMILIES), default=list(FAMILIES))
+    parser.add_argument("--models", nargs="+", choices=list(FAMILY_BY_MODEL), default=list(FAMILY_BY_MODEL))
     parser.add_argument("--shapes", choices=("full", "tiny"), help="default: full with a CUDA device, else tiny")
     for name in ("images", "peer-pairs", "repeats", "shards"):
-        parser.add_argument(f"--{name}", type=int, help="see Amounts in tests/benchmarks/gpu/rows.py")
+        parser.add_argument(f"--{name}", type=int, help="see WorkAmounts in tests/benchmarks/gpu/rows.py")
     parser.add_argument("--minutes", type=float, default=15, help="limit for all models together")
     parser.add_argument("--json", type=Path, help="JSON file for the measurements")
     return parser.parse_args(arguments)

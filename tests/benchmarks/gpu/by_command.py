@@ -24,17 +24,16 @@ from plumbline.operators.metrics.questions.vqascore import DEFAULT_QUESTIONS
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5, name_released_weights
 from tests.benchmarks.gpu.checkpoints import make_random_network
 from tests.benchmarks.gpu.measures import N_IMAGES, make_text
-from tests.benchmarks.gpu.shapes import FAMILIES, FULL_SHAPES, TINY_SHAPES
+from tests.benchmarks.gpu.shapes import FAMILY_BY_MODEL, FULL_SHAPES, TINY_SHAPES
 from tests.benchmarks.photographs import make_photograph
 
 SHARD_ROWS = 64
-NODE = "answers:own"
+NODE_NAME = "answers:own"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the sweep; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.gpu.by_command", description=__doc__)
-    parser.add_argument("model", choices=list(FAMILIES))
+    parser.add_argument("model", choices=list(FAMILY_BY_MODEL))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--images", type=int, default=4096)
     parser.add_argument("overrides", nargs="*", help="further overrides for plumbline sweep")
@@ -44,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     shape = (FULL_SHAPES if on_gpu else TINY_SHAPES)[told.model]
     _save_checkpoint(folder / told.model, told.model, texts, on_gpu=on_gpu)
     _save_images(folder / "data", texts, shape.side)
-    model = f"{{family: {FAMILIES[told.model]}, checkpoint: '{folder / told.model}'}}"
+    model = f"{{family: {FAMILY_BY_MODEL[told.model]}, checkpoint: '{folder / told.model}'}}"
     store = folder / f"store-{time.time_ns()}"
     command = [
         sys.executable, "-m", "jobs.sweep", "sweep=own_images", "metric=[vqascore]", f"+models.own={model}",
@@ -57,8 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{told.images} images in {time.monotonic() - began:.0f} s from the command to its end")
     for manifest in sorted(store.glob("runs/*/manifest.json")):
         run = json.loads(manifest.read_text())
-        seconds, rows = run["seconds"][NODE], run["counts"]["rows"] - run["counts"]["rows_null"]
-        times = {name: round(run[name][NODE] / seconds, 2) for name in ("worked", "waited")}
+        seconds, rows = run["seconds"][NODE_NAME], run["counts"]["rows"] - run["counts"]["rows_null"]
+        times = {name: round(run[name][NODE_NAME] / seconds, 2) for name in ("worked", "waited")}
         print(
             json.dumps({"model": told.model, "images_a_second": round(rows / seconds, 2), "seconds": seconds, **times})
         )

@@ -27,7 +27,7 @@ from plumbline.operators.models.networks.clip_flant5 import TEXT_BEFORE_IMAGE, C
 from plumbline.operators.models.networks.vlm import ChatVlm
 from plumbline.operators.models.processing import find_device
 from plumbline.operators.models.resolution import resolve_model
-from tests.benchmarks.gpu.shapes import FAMILIES, Shape
+from tests.benchmarks.gpu.shapes import FAMILY_BY_MODEL, NetworkShape
 
 Likelihood = ClipFlanT5Likelihood | ChatVlm
 
@@ -54,7 +54,7 @@ CONVERSATION_TEXTS = (TEXT_BEFORE_IMAGE, "user\n", "assistant\n", "system\n", "U
 
 def serve_model(
     name: str,
-    shape: Shape,
+    shape: NetworkShape,
     folder: Path,
     texts: Iterable[str],
     *,
@@ -69,7 +69,9 @@ def serve_model(
     On the device `meta` the model has no weights, but it has its shapes and can preprocess.
     """
     network_config = _save(name, shape, folder, texts)
-    config = model_config(family=FAMILIES[name], checkpoint=str(folder), image_batch=batch, pair_batch=batch, **options)
+    config = model_config(
+        family=FAMILY_BY_MODEL[name], checkpoint=str(folder), image_batch=batch, pair_batch=batch, **options
+    )
     model = resolve_model(config, on_gpu=on_gpu)
     network = _make_network(
         network_config, shape, torch.device(device or find_device(model)), getattr(torch, model.dtype)
@@ -81,25 +83,24 @@ def serve_model(
 
 
 def make_random_network(
-    name: str, shape: Shape, folder: Path, texts: Iterable[str], device: torch.device, dtype: torch.dtype
+    name: str, shape: NetworkShape, folder: Path, texts: Iterable[str], device: torch.device, dtype: torch.dtype
 ) -> Any:
     """Return a network of this shape with random weights, and write the rest of its checkpoint to the folder."""
     return _make_network(_save(name, shape, folder, texts), shape, device, dtype)
 
 
-def _save(name: str, shape: Shape, folder: Path, texts: Iterable[str]) -> Any:
+def _save(name: str, shape: NetworkShape, folder: Path, texts: Iterable[str]) -> Any:
     folder.mkdir(parents=True, exist_ok=True)
     return SAVE_FUNCTIONS[name](shape, folder, _split_words([*CONVERSATION_TEXTS, *texts]))
 
 
-def _make_network(config: Any, shape: Shape, device: torch.device, dtype: torch.dtype) -> Any:
+def _make_network(config: Any, shape: NetworkShape, device: torch.device, dtype: torch.dtype) -> Any:
     with device, _use_default_dtype(dtype):  # avoids a copy, so takes half the memory
         torch.manual_seed(SEED)
         return _make_random_weights(config, shape)
 
 
-def _make_random_weights(config: Any, shape: Shape) -> Any:
-    """Create random weights on the current default device with the current default dtype."""
+def _make_random_weights(config: Any, shape: NetworkShape) -> Any:
     if not isinstance(config, T5Config):
         dtype = torch.get_default_dtype()
         return AutoModelForImageTextToText.from_config(config, dtype=dtype, attn_implementation="sdpa")
@@ -119,20 +120,20 @@ def _use_default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def _save_clip_flant5(shape: Shape, folder: Path, words: Sequence[str]) -> T5Config:
+def _save_clip_flant5(shape: NetworkShape, folder: Path, words: Sequence[str]) -> T5Config:
     language = {"model_type": "clip_t5", "architectures": ["CLIPT5ForConditionalGeneration"], **shape.language}
     tower = {"mm_vision_tower": "./tower", "mm_vision_select_layer": -2, "mm_projector_type": "mlp2x_gelu"}
     _write_json(folder / "config.json", language | tower)
-    _save_no_weights(folder)
+    _save_empty_weights(folder)
     CLIPVisionConfig(**shape.vision).save_pretrained(folder / "tower")
     _save_clip_preprocessor(folder / "tower", shape.vision["image_size"])
-    _save_no_weights(folder / "tower")
+    _save_empty_weights(folder / "tower")
     entries = shape.language["vocab_size"] - (28 if shape.language["vocab_size"] == 32_128 else 0)
     _save_tokenizer(folder, T5_SPECIAL_TOKENS, words, entries, ends="</s>", pad="<pad>", eos="</s>")
     return T5Config(**shape.language)
 
 
-def _save_llava(shape: Shape, folder: Path, words: Sequence[str]) -> LlavaConfig:
+def _save_llava(shape: NetworkShape, folder: Path, words: Sequence[str]) -> LlavaConfig:
     ids = {token: index for index, token in enumerate(LLAVA_SPECIAL_TOKENS)}
     marks = {"bos_token_id": ids["<s>"], "eos_token_id": ids["</s>"], "pad_token_id": ids["<pad>"]}
     vision = CLIPVisionConfig(**shape.vision)
@@ -145,7 +146,7 @@ def _save_llava(shape: Shape, folder: Path, words: Sequence[str]) -> LlavaConfig
         tie_word_embeddings=False,
     )
     config.save_pretrained(folder)
-    _save_no_weights(folder)
+    _save_empty_weights(folder)
     _save_clip_preprocessor(folder, vision.image_size)
     template = LLAVA_TEMPLATE
     _save_tokenizer(folder, LLAVA_SPECIAL_TOKENS, words, None, begins="<s>", pad="<pad>", eos="</s>", template=template)
@@ -153,11 +154,15 @@ def _save_llava(shape: Shape, folder: Path, words: Sequence[str]) -> LlavaConfig
 
 
 def _save_qwen(
-    kind: str, colours: tuple[Sequence[float], Sequence[float]], shape: Shape, folder: Path, words: Sequence[str]
+    kind: str,
+    pixel_statistics: tuple[Sequence[float], Sequence[float]],
+    shape: NetworkShape,
+    folder: Path,
+    words: Sequence[str],
 ) -> Any:
-    """Save a Qwen-VL of the type `kind` without weights, and return its config.
+    """Save a Qwen-VL of the model type `kind` without weights, and return its config.
 
-    `colours` are the mean and the standard deviation with which its processor normalises pixels.
+    `pixel_statistics` are the means and the standard deviations by which its processor normalises pixels.
     """
     ids = {token: index for index, token in enumerate(QWEN_SPECIAL_TOKENS)}
     marks = {"bos_token_id": ids["<|endoftext|>"], "eos_token_id": ids["<|im_end|>"]}
@@ -173,10 +178,14 @@ def _save_qwen(
     )
     config.architectures = [MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES[kind]]
     config.save_pretrained(folder)
-    _save_no_weights(folder)
+    _save_empty_weights(folder)
     patches = {"patch_size": shape.vision["patch_size"], "merge_size": 2, "temporal_patch_size": 2}
     pixels = {"min_pixels": 4 * patches["patch_size"] ** 2, "max_pixels": 12_845_056}
-    fields = {"image_processor_type": "Qwen2VLImageProcessor", "image_mean": colours[0], "image_std": colours[1]}
+    fields = {
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "image_mean": pixel_statistics[0],
+        "image_std": pixel_statistics[1],
+    }
     _write_json(folder / "preprocessor_config.json", fields | patches | pixels)
     template = QWEN_TEMPLATE
     _save_tokenizer(folder, QWEN_SPECIAL_TOKENS, words, None, pad="<|endoftext|>", eos="<|im_end|>", template=template)
@@ -189,7 +198,7 @@ def _save_clip_preprocessor(folder: Path, side: int) -> None:
     _write_json(folder / "preprocessor_config.json", kind | size)
 
 
-def _save_no_weights(folder: Path) -> None:
+def _save_empty_weights(folder: Path) -> None:
     """Write an empty weight file, for code that looks for one before a model is loaded."""
     save_file({}, folder / "model.safetensors", metadata={"format": "pt"})
 
@@ -230,7 +239,7 @@ def _write_json(path: Path, fields: dict[str, Any]) -> None:
     path.write_text(json.dumps(fields))
 
 
-SAVE_FUNCTIONS: dict[str, Callable[[Shape, Path, Sequence[str]], Any]] = {
+SAVE_FUNCTIONS: dict[str, Callable[[NetworkShape, Path, Sequence[str]], Any]] = {
     "clip-flant5-xl": _save_clip_flant5,
     "clip-flant5-xxl": _save_clip_flant5,
     "qwen2.5-vl-7b": partial(_save_qwen, "qwen2_5_vl", (IMAGE_MEAN, IMAGE_DEVIATION)),

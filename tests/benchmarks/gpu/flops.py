@@ -54,7 +54,7 @@ def count_pair(model: ClipFlanT5Likelihood | ChatVlm, pixels: Any, question: Que
 def _count_clip_flant5(model: ClipFlanT5Likelihood, question: Question) -> int:
     vision, language = model.model.vision_tower.config, model.model.language_model.config
     patches = (vision.image_size // vision.patch_size) ** 2
-    (ids,) = model.tokenize_questions([model.write_question(question.text)])
+    (ids,) = model.tokenize_questions([model.format_question(question.text)])
     labels = [len(model.tokenize_choice(choice)) for choice in question.choices]
     tokens = len(model.before) + patches + len(ids)
     seeing = count_clip_vision(vision, model.model.feature_layer) + count_projector(
@@ -111,7 +111,7 @@ def count_qwen_vision(config: Any, time: int, height: int, width: int) -> int:
     merged_layers = getattr(config, "deepstack_visual_indexes", None)
     if merged_layers is None:
         side = config.window_size // config.patch_size
-        windows = [h * w for h in _divide(height, side) for w in _divide(width, side)]
+        windows = [h * w for h in _divide_into_windows(height, side) for w in _divide_into_windows(width, side)]
         windowed = time * sum(window**2 for window in windows)
         seen = [whole if n in config.fullatt_block_indexes else windowed for n in range(config.depth)]
     else:
@@ -127,7 +127,7 @@ def count_qwen_vision(config: Any, time: int, height: int, width: int) -> int:
     return int(embedding + layers + merger * (1 + len(merged_layers or ())))
 
 
-def _divide(length: int, side: int) -> list[int]:
+def _divide_into_windows(length: int, side: int) -> list[int]:
     """Return the lengths of the windows, `side` wide, that cover `length`; the last window may be narrower."""
     return [min(side, length - start) for start in range(0, length, side)]
 

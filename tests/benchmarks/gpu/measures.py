@@ -22,8 +22,8 @@ from plumbline.operators.models.networks.image_prompts import Pixels
 from plumbline.operators.models.networks.vlm import ChatVlm
 from tests.benchmarks.gpu import flops
 from tests.benchmarks.gpu.checkpoints import Likelihood, serve_model
-from tests.benchmarks.gpu.rows import MIN_SHARDS, N_QUESTIONS, STAGE_SECONDS, Amounts, Measured
-from tests.benchmarks.gpu.shapes import FULL_SHAPES, TINY_SHAPES, Shape
+from tests.benchmarks.gpu.rows import MIN_SHARDS, MIN_STAGE_SECONDS, N_QUESTIONS, MeasuredModel, WorkAmounts
+from tests.benchmarks.gpu.shapes import FULL_SHAPES, TINY_SHAPES, NetworkShape
 from tests.benchmarks.photographs import make_photograph
 
 COLOURS = ["red", "green", "blue", "yellow", "black", "white", "purple", "orange"]
@@ -33,7 +33,7 @@ N_IMAGES = 8
 """Number of different images; more would only take longer to prepare."""
 
 
-class Load(NamedTuple):
+class Workload(NamedTuple):
     """A model, prepared images, and questions about each image."""
 
     resolved: ResolvedModel
@@ -51,17 +51,17 @@ class Load(NamedTuple):
         return self.model.model if isinstance(self.model, ClipFlanT5Likelihood) else self.model.reader.model
 
 
-def measure(name: str, shapes: str | None, amounts: Amounts, server: Any, folder: Path) -> Measured:
+def measure(name: str, shapes: str | None, amounts: WorkAmounts, server: Any, folder: Path) -> MeasuredModel:
     """Measure one model and return its row of the table; raise any error from building or running the model.
 
     `server` is the S3Server, or the exception that explains why there is no server.
     """
     on_gpu = torch.cuda.is_available()
     shapes = shapes or ("full" if on_gpu else "tiny")
-    load = make_load(
+    load = make_workload(
         name, (FULL_SHAPES if shapes == "full" else TINY_SHAPES)[name], folder, images=amounts.images, on_gpu=on_gpu
     )
-    row = Measured(
+    row = MeasuredModel(
         model=name,
         shapes=shapes,
         device=torch.cuda.get_device_name() if on_gpu else f"CPU, {torch.get_num_threads()} threads",
@@ -76,8 +76,10 @@ def measure(name: str, shapes: str | None, amounts: Amounts, server: Any, folder
     return row
 
 
-def make_load(name: str, shape: Shape, folder: Path, *, images: int, on_gpu: bool, **options: Any) -> Load:
-    """Create a model with random weights, and its inputs.
+def make_workload(
+    name: str, shape: NetworkShape, folder: Path, *, images: int, on_gpu: bool, **options: Any
+) -> Workload:
+    """Return a model with random weights, and its inputs.
 
     None of this is measured; the images are already prepared, on the CPU. `options` are passed to `serve_model`.
     """
@@ -93,23 +95,23 @@ def make_load(name: str, shape: Shape, folder: Path, *, images: int, on_gpu: boo
     places = [image % len(kinds) for image in range(images)]
     template, answer, _ = DEFAULT_QUESTIONS[resolved.profile.question]
     questions = [[Question(0, template.replace("{}", text), (answer,)) for text in of_image] for of_image in texts]
-    return Load(
+    return Workload(
         resolved, model, [encoded[place] for place in places], [ready[place] for place in places], texts, questions
     )
 
 
-def _count_tokens(load: Load) -> tuple[int, int]:
+def _count_tokens(load: Workload) -> tuple[int, int]:
     """Return the number of tokens of the first image, and of the first question about this image."""
     model, text = load.model, load.questions[0][0].text
     if isinstance(model, ClipFlanT5Likelihood):
         vision = model.model.vision_tower.config
-        around = len(model.before) + len(model.tokenize_questions([model.write_question(text)])[0])
+        around = len(model.before) + len(model.tokenize_questions([model.format_question(text)])[0])
         return (vision.image_size // vision.patch_size) ** 2, around
     image = load.pixels[0]
     return len(image.ids), len(model.prompts.tokenize_after_image([Message("user", text)], image.closing))
 
 
-def _measure_model(row: Measured, load: Load, amounts: Amounts) -> None:
+def _measure_model(row: MeasuredModel, load: Workload, amounts: WorkAmounts) -> None:
     model, size = load.model, BatchSize(amounts.images)
     row.flops = flops.count_pair(model, load.pixels[0], load.questions[0][0])
     row.matmul = measure_matmul_rate(model.device, getattr(torch, row.dtype))
@@ -233,19 +235,19 @@ def _wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _measure_stage(row: Measured, load: Load, amounts: Amounts, server: Any) -> None:
+def _measure_stage(row: MeasuredModel, load: Workload, amounts: WorkAmounts, server: Any) -> None:
     """Measure a whole sweep, if there is an S3 server and the packages for planning, tables and storage exist."""
     try:
-        from tests.benchmarks.gpu.stage import Shards, measure_sweep
+        from tests.benchmarks.gpu.stage import ImageShards, measure_sweep
     except ImportError as error:
         server = error
     if isinstance(server, Exception):
         row.notes.append(f"no sweep from S3 was measured: {server}")
         return
     texts = [of_image[0] for of_image in load.texts]
-    seconds = STAGE_SECONDS if row.shapes == "full" else 0
+    seconds = MIN_STAGE_SECONDS if row.shapes == "full" else 0
     count = amounts.shards or max(MIN_SHARDS, round(seconds * row.one / len(texts)))
-    shards = Shards(load.encoded, texts, count, bucket=f"bench-{row.model.replace('.', '-')}")
+    shards = ImageShards(load.encoded, texts, count, bucket=f"bench-{row.model.replace('.', '-')}")
     row.stage, row.busy, row.decoders = measure_sweep(load.resolved, load.model, shards, server)
 
 

@@ -14,15 +14,13 @@ UNITS = ("", "", "image + text", "image, pair", "pairs/s", "pairs/s", "pairs/s",
 TARGETS = ("wanted", *[""] * 8, ">= 15", "", "", ">= 60%; XL 45%", "", ">= 0.95", *[""] * 4)
 
 
-STAGE_FORMS = ("{:.1f}", "{:.2f}", "{:.0%}", "{}")
-MIN_SHARDS, STAGE_SECONDS = 4, 10
+STAGE_FORMATS = ("{:.1f}", "{:.2f}", "{:.0%}", "{}")
+MIN_SHARDS, MIN_STAGE_SECONDS = 4, 10
 """Minimum shards and seconds of a measured sweep, because no model works while the first shard is prepared."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Amounts:
-    """Amounts of work for the measurements."""
-
+class WorkAmounts:
     images: int = 64
     """Images that we score; also the initial number of images encoded together, and of pairs answered together."""
     peer_pairs: int = 16
@@ -32,12 +30,12 @@ class Amounts:
     shards: int | None = None
     """Number of shards of `images` images for the sweep.
 
-    None means MIN_SHARDS or, for a full-size model, enough for STAGE_SECONDS.
+    None means MIN_SHARDS or, for a full-size model, enough for MIN_STAGE_SECONDS.
     """
 
 
 @dataclass(kw_only=True, slots=True)
-class Measured:
+class MeasuredModel:
     """One row of the table; rates are (image, text) pairs per wall-clock second."""
 
     model: str
@@ -50,7 +48,7 @@ class Measured:
     """Prompt tokens for one image, up to the image's last token; for CLIP-FlanT5 only the image's tokens."""
     question_tokens: int = 0
     image_batch: int = 0
-    """Number of images encoded together: Amounts.images, halved until the images fit into memory."""
+    """Number of images encoded together: WorkAmounts.images, halved until the images fit into memory."""
     pair_batch: int = 0
     matmul: float = 0.0
     """Measured rate of matrix products in this precision, in floating-point operations per second."""
@@ -108,7 +106,7 @@ class Measured:
         """Return the fields and the derived numbers, keyed by name."""
         return asdict(self) | ({} if self.error else {name: getattr(self, name) for name in DERIVED_NUMBERS})
 
-    def cells(self) -> tuple[str, ...]:
+    def format_cells(self) -> tuple[str, ...]:
         stage = self.stage, self.stage_to_model, self.busy, self.decoders
         return (
             self.model,
@@ -124,7 +122,7 @@ class Measured:
             f"{self.ten_to_one:.2f}",
             f"{self.matmul / 1e12:.3g}",
             f"{self.share_of_matmul:.1%}",
-            *("-" if told is None else form.format(told) for told, form in zip(stage, STAGE_FORMS, strict=True)),
+            *("-" if told is None else form.format(told) for told, form in zip(stage, STAGE_FORMATS, strict=True)),
             f"{self.difference:.1e}",
             f"{_format_number(self.memory)}B" if self.memory else "-",
         )
@@ -136,10 +134,10 @@ def _format_number(number: float) -> str:
     return f"{number / {'G': 1e9, 'M': 1e6, 'K': 1e3, '': 1}[unit]:.3g}{unit}"
 
 
-def format_table(rows: Sequence[Measured]) -> str:
+def format_table(rows: Sequence[MeasuredModel]) -> str:
     """Return the rows as a table with their targets; below the table are the machine and the failures."""
     measured = [row for row in rows if not row.error]
-    cells = [COLUMNS, UNITS, *(row.cells() for row in measured), TARGETS]
+    cells = [COLUMNS, UNITS, *(row.format_cells() for row in measured), TARGETS]
     widths = [max(len(line[column]) for line in cells) for column in range(len(COLUMNS))]
     lines = ["  ".join(part.ljust(width) for part, width in zip(line, widths, strict=True)).rstrip() for line in cells]
     about = [f"{row.shapes} shapes, random weights, {row.dtype}, {row.device}, {row.versions}" for row in measured]

@@ -16,15 +16,15 @@ from plumbline.operators.models import loading
 from plumbline.operators.models.calls import LikelihoodModel
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
-from plumbline.pipelines.running.events import NodeProgress, Totals
+from plumbline.pipelines.running.events import NodeProgress, ProgressTotals
 from plumbline.pipelines.sweeps.computing import compute_missing
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.s3 import S3Server
 
-NODE = "answers:own"
+NODE_NAME = "answers:own"
 
 
-class Shards(NamedTuple):
+class ImageShards(NamedTuple):
     """One generator's images as PNG and the text that each should show.
 
     `save` writes them to a bucket as `count` shards, each of which contains all the images.
@@ -46,9 +46,7 @@ class Shards(NamedTuple):
             files.pipe_file(f"{self.bucket}/images/random/{shard:05}.parquet", _make_parquet(rows))
 
 
-class Sweep(NamedTuple):
-    """Measurements of a sweep."""
-
+class SweepMeasurements(NamedTuple):
     rate: float
     """Images per wall-clock second."""
     busy: float
@@ -57,7 +55,9 @@ class Sweep(NamedTuple):
     """Number of images read, decoded and preprocessed in parallel."""
 
 
-def measure_sweep(resolved: ResolvedModel, model: LikelihoodModel, shards: Shards, server: S3Server) -> Sweep:
+def measure_sweep(
+    resolved: ResolvedModel, model: LikelihoodModel, shards: ImageShards, server: S3Server
+) -> SweepMeasurements:
     """Measure a sweep that asks whether each image shows its text, with a model that is already loaded."""
     with patch.dict(os.environ, server.environment()), patch.object(loading, "load", lambda *_: model):
         shards.save(server)
@@ -68,7 +68,7 @@ def measure_sweep(resolved: ResolvedModel, model: LikelihoodModel, shards: Shard
             with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as kernels:
                 profiled = _compute(make_sweep_config(resolved, shards, store="profiled"))
             busy = sum_kernel_seconds(kernels) / profiled.seconds
-    return Sweep(node.rows / node.seconds, busy, config.cluster.find_pool(NODE).decoders or 0)
+    return SweepMeasurements(node.rows / node.seconds, busy, config.cluster.find_pool(NODE_NAME).decoders or 0)
 
 
 def sum_kernel_seconds(kernels: Any) -> float:
@@ -78,7 +78,7 @@ def sum_kernel_seconds(kernels: Any) -> float:
     return sum(float(event.self_device_time_total) for event in computing if not event.is_user_annotation) / 1e6
 
 
-def make_sweep_config(resolved: ResolvedModel, shards: Shards, store: str = "store") -> SweepConfig:
+def make_sweep_config(resolved: ResolvedModel, shards: ImageShards, store: str = "store") -> SweepConfig:
     """Return a sweep in this process with as many decoders as an actor of `cluster=gpu1` has on this machine."""
     own, place = resolved.config, f"s3://{shards.bucket}"
     model = (
@@ -91,7 +91,7 @@ def make_sweep_config(resolved: ResolvedModel, shards: Shards, store: str = "sto
         f"shard_rows={len(shards.texts)}", "cluster=gpu1", "cluster.executor=here",
     ]  # fmt: skip
     given += [] if resolved.on_gpu else ["cluster.pools.answers.num_gpus=0"]
-    pool = read_config(load_values(get_command("sweep"), given), SweepConfig).cluster.find_pool(NODE)
+    pool = read_config(load_values(get_command("sweep"), given), SweepConfig).cluster.find_pool(NODE_NAME)
     decoders = pool.count_decoders(len(os.sched_getaffinity(0)), torch.cuda.device_count())
     values = load_values(get_command("sweep"), [*given, f"cluster.pools.answers.decoders={decoders}"])
     return read_config(values, SweepConfig)
@@ -99,12 +99,12 @@ def make_sweep_config(resolved: ResolvedModel, shards: Shards, store: str = "sto
 
 def _compute(config: SweepConfig) -> NodeProgress:
     """Run the sweep, and return the progress of its answers stage; raise RuntimeError if a row fails."""
-    totals = Totals()
+    totals = ProgressTotals()
     outcomes = compute_missing(plan_sweep(config), totals.add)
     for path, outcome in outcomes.items():
         if outcome.state == "failed" or outcome.errors:
             raise RuntimeError(f"{path}: {outcome.message or dict(outcome.kinds)}")
-    return totals.nodes[NODE]
+    return totals.nodes[NODE_NAME]
 
 
 def _make_parquet(columns: dict[str, Any]) -> bytes:

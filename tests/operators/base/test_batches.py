@@ -24,7 +24,7 @@ def make_model_failing_on(*bad: int) -> Callable[[Sequence[int]], list[int]]:
     def call(rows: Sequence[int]) -> list[int]:
         for row in rows:
             if row in bad:
-                raise ValueError(f"cannot do {row}")
+                raise ValueError(f"cannot square {row}")
         return [row * row for row in rows]
 
     return call
@@ -57,7 +57,7 @@ def test_no_rows_make_no_call() -> None:
 
 def test_if_all_rows_fail_each_keeps_its_own_retryable_error() -> None:
     results = isolate(make_model_failing_on(0, 1, 2), range(3))
-    assert results == [RowError("model_failed", f"ValueError: cannot do {row}", retryable=True) for row in range(3)]
+    assert results == [RowError("model_failed", f"ValueError: cannot square {row}", retryable=True) for row in range(3)]
 
 
 def test_an_impossible_row_fails_alone_and_is_not_tried_again() -> None:
@@ -175,27 +175,27 @@ def test_a_row_too_large_for_memory_does_not_change_the_learnt_batch_size() -> N
     assert size.rows == 4
 
 
-class Encoded:
+class EncodedRow:
     """An encoded row, which occupies device memory as long as it is referenced."""
 
     def __init__(self, row: int) -> None:
         self.row = row
 
 
-class Device:
+class FakeDevice:
     """A device with memory for `room` encoded rows; a call that uses encoded rows needs memory for `using` more."""
 
     def __init__(self, room: int, *, using: int = 0, large: Sequence[int] = ()) -> None:
         """Create a device; a call that includes one of the `large` rows needs all memory of the device."""
         self.room, self.using, self.large = room, using, large
-        self.held: WeakSet[Encoded] = WeakSet()
+        self.held: WeakSet[EncodedRow] = WeakSet()
         self.tried: list[int] = []
         self.results: dict[int, int | RowError] = {}
 
-    def encode(self, rows: Sequence[int]) -> list[Encoded]:
+    def encode(self, rows: Sequence[int]) -> list[EncodedRow]:
         self.tried.append(len(rows))
         self.require(len(rows))
-        made = [Encoded(row) for row in rows]
+        made = [EncodedRow(row) for row in rows]
         self.held.update(made)
         return made
 
@@ -203,18 +203,18 @@ class Device:
         if len(self.held) + more > self.room:
             raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    def use(self, first: int, encoded: Sequence[Encoded | RowError], *, raise_oom: bool) -> None:
-        def read(rows: Sequence[Encoded]) -> list[int]:
+    def use(self, first: int, encoded: Sequence[EncodedRow | RowError], *, raise_oom: bool) -> None:
+        def read(rows: Sequence[EncodedRow]) -> list[int]:
             self.require(self.room if any(row.row in self.large for row in rows) else self.using)
             return [row.row for row in rows]
 
-        used = isolate(read, [row for row in encoded if isinstance(row, Encoded)], raise_oom=raise_oom)
+        used = isolate(read, [row for row in encoded if isinstance(row, EncodedRow)], raise_oom=raise_oom)
         self.results.update(enumerate(used, first))
 
 
 @pytest.mark.parametrize(("room", "using"), [(40, 0), (40, 9), (1, 0), (2, 1), (64, 0)])
 def test_as_many_rows_are_encoded_together_as_fit_in_memory_during_use(room: int, using: int) -> None:
-    device, size = Device(room, using=using), BatchSize(64)
+    device, size = FakeDevice(room, using=using), BatchSize(64)
     encode_in_windows(device.encode, range(100), size, device.use)
     assert device.results == {row: row for row in range(100)}
     fitting = [rows for rows in (64, 32, 16, 8, 4, 2, 1) if rows + using <= room]
@@ -226,7 +226,7 @@ def test_as_many_rows_are_encoded_together_as_fit_in_memory_during_use(room: int
 
 
 def test_a_row_too_large_for_memory_is_an_error_and_does_not_shrink_later_windows() -> None:
-    device, size = Device(8, large=(5,)), BatchSize(4)
+    device, size = FakeDevice(8, large=(5,)), BatchSize(4)
     encode_in_windows(device.encode, range(16), size, device.use)
     assert [row for row, result in device.results.items() if isinstance(result, RowError)] == [5]
     assert sorted(device.results) == list(range(16))
@@ -240,7 +240,7 @@ def test_rows_that_cannot_be_encoded_are_passed_on_as_errors_with_the_others() -
         given.extend(encoded)
 
     encode_in_windows(make_model_failing_on(2), range(5), BatchSize(4), use)
-    assert given == [0, 1, RowError("model_failed", "ValueError: cannot do 2", retryable=True), 9, 16]
+    assert given == [0, 1, RowError("model_failed", "ValueError: cannot square 2", retryable=True), 9, 16]
 
 
 def test_no_more_rows_are_encoded_after_a_lost_device() -> None:
@@ -257,7 +257,7 @@ def test_each_call_is_reported_once_when_it_is_answered() -> None:
     def list_replies(rows: Sequence[int]) -> list[int]:
         for row in rows:
             if row == 3:
-                raise ValueError("cannot do 3")
+                raise ValueError("cannot square 3")
             count_calls(1)
         return list(rows)
 

@@ -11,40 +11,42 @@ from PIL import Image
 
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.images.decoding import ImageLimits, decode_bytes, decode_each
-from plumbline.operators.images.videos import FRAME_SECONDS, Clips
+from plumbline.operators.images.videos import FRAME_SECONDS_KEY, Clips
 
-KINDS: dict[str, dict[str, Any]] = {
+SAVE_OPTIONS_BY_FORMAT: dict[str, dict[str, Any]] = {
     "GIF": {},
     "WEBP": {"lossless": True},
     "PNG": {},
     "AVIF": {"quality": 100},
 }
-SIZE = (64, 48)
+IMAGE_SIZE = (64, 48)
 
 
-def draw(shade: int) -> Image.Image:
-    image = Image.new("RGB", SIZE, (shade, shade, shade))
+def draw_square(shade: int) -> Image.Image:
+    image = Image.new("RGB", IMAGE_SIZE, (shade, shade, shade))
     image.putpixel((0, 0), (255 - shade, 0, 0))
     return image
 
 
 def animate(kind: str, shades: Sequence[int], delays: Sequence[int] | int = 100, **options: Any) -> bytes:
     sink = io.BytesIO()
-    first, *others = map(draw, shades)
-    options = {"save_all": True, "append_images": others, "duration": delays, **KINDS[kind], **options}
+    first, *others = map(draw_square, shades)
+    options = {"save_all": True, "append_images": others, "duration": delays, **SAVE_OPTIONS_BY_FORMAT[kind], **options}
     first.save(sink, kind, **options)
     return sink.getvalue()
 
 
 def make_still(kind: str, shade: int = 40) -> bytes:
     sink = io.BytesIO()
-    draw(shade).save(sink, kind, **({} if kind == "TIFF" else KINDS[kind]))
+    draw_square(shade).save(sink, kind, **({} if kind == "TIFF" else SAVE_OPTIONS_BY_FORMAT[kind]))
     return sink.getvalue()
 
 
 def sample_frames(encoded: bytes, clips: Clips | None = None) -> list[int]:
     frames = list(decode_each(encoded, ImageLimits(), clips or Clips()))
-    assert all(isinstance(frame, Image.Image) and (frame.mode, frame.size) == ("RGB", SIZE) for frame in frames), frames
+    assert all(
+        isinstance(frame, Image.Image) and (frame.mode, frame.size) == ("RGB", IMAGE_SIZE) for frame in frames
+    ), frames
     return [int(np.asarray(frame)[24, 32, 0]) for frame in frames]
 
 
@@ -54,7 +56,7 @@ def decode_refused(encoded: bytes, limits: ImageLimits | None = None) -> RowErro
     return last
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SAVE_OPTIONS_BY_FORMAT)
 @pytest.mark.parametrize("seed", range(4))
 def test_frames_are_sampled_evenly_from_the_first_to_the_last(kind: str, seed: int) -> None:
     rng = random.Random(seed)
@@ -66,7 +68,7 @@ def test_frames_are_sampled_evenly_from_the_first_to_the_last(kind: str, seed: i
         assert sample_frames(encoded, Clips(frames=count)) == pytest.approx([shades[place] for place in places], abs=2)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SAVE_OPTIONS_BY_FORMAT)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_frame_counts_in_proportion_to_its_delay(kind: str, seed: int) -> None:
     """Although encoders merge identical frames, the frames that are sampled must equal those of the original video."""
@@ -78,14 +80,14 @@ def test_a_frame_counts_in_proportion_to_its_delay(kind: str, seed: int) -> None
     places = [place * (len(video) - 1) // 3 for place in range(4)]
     assert sample_frames(encoded) == pytest.approx([video[place] for place in places], abs=2)
     frames = [frame for frame in decode_each(encoded, ImageLimits(), Clips()) if isinstance(frame, Image.Image)]
-    assert [frame.info[FRAME_SECONDS] for frame in frames] == pytest.approx([0.04 * len(video) / 4] * 4)
+    assert [frame.info[FRAME_SECONDS_KEY] for frame in frames] == pytest.approx([0.04 * len(video) / 4] * 4)
     assert len(sample_frames(encoded, Clips(rate=10))) == max(4, 2 * round(0.04 * len(video) * 10 / 2))
 
 
 @pytest.mark.parametrize("kind", ["GIF", "PNG"])
 def test_an_image_without_a_delay_is_shown_for_a_tenth_of_a_second(kind: str) -> None:
     frames = decode_each(animate(kind, range(20, 220, 20), 0), ImageLimits(), Clips())
-    assert [frame.info[FRAME_SECONDS] for frame in frames if isinstance(frame, Image.Image)] == pytest.approx(
+    assert [frame.info[FRAME_SECONDS_KEY] for frame in frames if isinstance(frame, Image.Image)] == pytest.approx(
         [0.25] * 4
     )
 
@@ -95,11 +97,11 @@ def test_an_image_is_drawn_over_the_images_before_it(kind: str) -> None:
     """Each frame adds one square to the frame before it, so the file may store only the differences."""
     drawn = []
     for number in range(8):
-        image = drawn[-1].copy() if drawn else Image.new("RGB", SIZE, "white")
+        image = drawn[-1].copy() if drawn else Image.new("RGB", IMAGE_SIZE, "white")
         image.paste((number * 30, 0, 0), (number * 8, 0, number * 8 + 8, 48))
         drawn.append(image)
     sink = io.BytesIO()
-    drawn[0].save(sink, kind, save_all=True, append_images=drawn[1:], duration=50, **KINDS[kind])
+    drawn[0].save(sink, kind, save_all=True, append_images=drawn[1:], duration=50, **SAVE_OPTIONS_BY_FORMAT[kind])
     frames = list(decode_each(sink.getvalue(), ImageLimits(), Clips(frames=8)))
     for frame, image in zip(frames, drawn, strict=True):
         assert isinstance(frame, Image.Image)
@@ -111,7 +113,7 @@ def test_the_fallback_image_for_readers_without_animations_is_ignored() -> None:
     assert sample_frames(encoded) == [20, 40, 60, 80]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SAVE_OPTIONS_BY_FORMAT)
 def test_a_file_with_one_image_is_read_as_an_image(kind: str) -> None:
     assert sample_frames(make_still(kind)) == pytest.approx([40], abs=2)
 
@@ -124,7 +126,7 @@ def test_an_animation_that_ends_early_is_refused(kind: str, share: float) -> Non
     assert error.kind in ("corrupt_video", "corrupt_image") and not error.retryable
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SAVE_OPTIONS_BY_FORMAT)
 def test_limits_hold_for_animations(kind: str) -> None:
     encoded = animate(kind, range(20, 220, 10))
     assert decode_refused(encoded, ImageLimits(max_pixels=64 * 48 - 1)).kind == "image_too_large"
@@ -142,7 +144,7 @@ def test_an_animation_with_too_many_images_or_one_outside_its_canvas_is_refused(
     assert len(list(decode_each(header + picture * 3 + b";", ImageLimits(), Clips()))) == 3
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SAVE_OPTIONS_BY_FORMAT)
 def test_an_animation_is_refused_as_a_mask_and_as_a_drawn_image(kind: str) -> None:
     error = decode_bytes(animate(kind, range(20, 220, 10)), ImageLimits())
     assert isinstance(error, RowError) and error.kind == "too_many_images" and "save the intended one" in error.message
@@ -150,12 +152,12 @@ def test_an_animation_is_refused_as_a_mask_and_as_a_drawn_image(kind: str) -> No
 
 def test_a_tiff_of_several_pages_is_refused_unless_they_are_smaller_copies() -> None:
     sink = io.BytesIO()
-    draw(40).save(sink, "TIFF", save_all=True, append_images=[draw(80), draw(120)])
+    draw_square(40).save(sink, "TIFF", save_all=True, append_images=[draw_square(80), draw_square(120)])
     error = decode_refused(sink.getvalue())
     assert error.kind == "too_many_images" and "a TIFF of 3 pages" in error.message
-    sink, small = io.BytesIO(), draw(80).resize((32, 24))
+    sink, small = io.BytesIO(), draw_square(80).resize((32, 24))
     small.encoderinfo = {"tiffinfo": {254: 1}}  # type: ignore[attr-defined]
-    draw(40).save(sink, "TIFF", save_all=True, append_images=[small])
+    draw_square(40).save(sink, "TIFF", save_all=True, append_images=[small])
     assert sample_frames(sink.getvalue()) == [40]
     assert sample_frames(make_still("TIFF")) == [40]
 

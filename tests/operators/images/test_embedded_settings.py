@@ -11,7 +11,7 @@ from PIL import Image, PngImagePlugin
 
 from plumbline.operators.images.embedded_settings import read_image_settings
 
-PARAMETERS = (
+PARAMETERS_TEXT = (
     "a red cup, Steps: 3, <script>alert(1)</script>\nNegative prompt: blurry\n"
     "Steps: 28, Sampler: DPM++ 2M, Schedule type: Karras, CFG scale: 7.0, Seed: 18446744073709551615, Size: 512x512, "
     'Model: "a, b"'
@@ -61,11 +61,11 @@ def make_exif(text: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("encoded", "said"),
     [
-        (make_png("parameters", PARAMETERS), PARSED_PARAMETERS),
-        (make_png("parameters", PARAMETERS, zip=True), PARSED_PARAMETERS),
-        (make_image("JPEG", exif=make_exif(b"UNICODE\0" + PARAMETERS.encode("utf-16-be"))), PARSED_PARAMETERS),
-        (make_image("WEBP", exif=make_exif(b"UNICODE\0" + PARAMETERS.encode("utf-16-le"))), PARSED_PARAMETERS),
-        (make_image("JPEG", exif=make_exif(b"ASCII\0\0\0" + PARAMETERS.encode())), PARSED_PARAMETERS),
+        (make_png("parameters", PARAMETERS_TEXT), PARSED_PARAMETERS),
+        (make_png("parameters", PARAMETERS_TEXT, zip=True), PARSED_PARAMETERS),
+        (make_image("JPEG", exif=make_exif(b"UNICODE\0" + PARAMETERS_TEXT.encode("utf-16-be"))), PARSED_PARAMETERS),
+        (make_image("WEBP", exif=make_exif(b"UNICODE\0" + PARAMETERS_TEXT.encode("utf-16-le"))), PARSED_PARAMETERS),
+        (make_image("JPEG", exif=make_exif(b"ASCII\0\0\0" + PARAMETERS_TEXT.encode())), PARSED_PARAMETERS),
         (make_png("prompt", json.dumps(COMFYUI_NODES)), PARSED_NODES),
         (make_png("invokeai_metadata", json.dumps(INVOKE_METADATA)),
          {"cfg": "7.5", "steps": "30", "seed": "5", "sampler": "euler_a", "size": "32x24"}),

@@ -112,7 +112,7 @@ def describe(ours: SettingCounts, theirs: SettingCounts) -> str:
     return describe_differences(compare_settings(ours, theirs))
 
 
-def test_a_setting_differs_if_it_does_for_at_least_5_percent_of_the_images() -> None:
+def test_a_setting_counts_as_different_if_it_differs_for_at_least_5_percent_of_images() -> None:
     whole = {"cfg": {"4": 100}, "seed": {"1": 100}, "steps": {"20": 100}}
     assert describe(whole, {"cfg": {"7.5": 50}, "seed": {"2": 50}, "steps": {"20": 50}}) == "cfg 4 against 7.5"
     assert describe(whole, {"cfg": {"4": 96, "7.5": 4}}) == ""

@@ -24,7 +24,7 @@ from PIL import Image
 from plumbline.operators.base.errors import ConfigError, PlumblineError, RowError
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.preparing import PreparedImages, decode_row_image, prepare_images
-from plumbline.operators.images.rows import identify
+from plumbline.operators.images.rows import read_image_row
 from plumbline.operators.models.families.dual_encoders import ClipSimilarity
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
 from tests.operators.broken_images import (
@@ -181,7 +181,7 @@ def test_a_png_that_lacks_rows_is_corrupt_even_if_its_checksums_are_sound() -> N
     assert decode(make_png(64, row * 64, height=64, pieces=5)).getpixel((63, 63)) == ORANGE
     for rows in (0, 1, 20, 63):
         assert decode_refused({"image": make_png(64, row * rows, height=64, pieces=5)}).kind == "corrupt_image"
-    assert "end before its last row" in decode_refused({"image": make_png(64, row * 20, height=64)}).message
+    assert "end before the last row" in decode_refused({"image": make_png(64, row * 20, height=64)}).message
 
 
 def test_a_png_that_ends_in_black_is_accepted() -> None:
@@ -358,7 +358,7 @@ def test_a_bmp_whose_runs_leave_out_pixels_is_corrupt(content: bytes) -> None:
     assert error.kind == "corrupt_image"
     if not is_older("12.2", "pillow"):  # earlier releases refuse some of the files themselves
         Image.open(io.BytesIO(content)).load()
-        assert "its run-length encoding leaves out some pixels" in error.message
+        assert "the run-length encoding leaves out some pixels" in error.message
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,7 @@ def make_gif_of_comments() -> bytes:
 
 
 def make_bmp_of_runs() -> bytes:
-    """Return a BMP with many runs of zero pixels, which Pillow reads one by one."""
+    """Return a run-length encoded BMP with 3 million runs, which Pillow decodes one by one."""
     data = b"\xff\x55" * 3_000_000
     header = struct.pack("<IiiHHIIiiII", 40, 200, 200, 1, 8, 1, len(data), 0, 0, 256, 0)
     return b"BM" + struct.pack("<IHHI", 1078 + len(data), 0, 0, 1078) + header + bytes(1024) + data
@@ -424,13 +424,13 @@ def test_a_tiff_whose_tags_share_the_same_bytes_is_corrupt() -> None:
     assert error.kind == "corrupt_image" and found in error.message
 
 
-def test_a_jpeg_of_nothing_but_segments_is_corrupt() -> None:
+def test_a_jpeg_with_too_many_segments_is_corrupt() -> None:
     content = encode_image(PLAIN_IMAGE, "JPEG")
     error = decode_refused({"image": content[:20] + b"\xff\xe1\0\2" * 200_000 + content[20:]})
     assert error.kind == "corrupt_image" and "segments" in error.message
 
 
-SEEDS = {
+FILES_TO_MUTATE = {
     "png": encode_image(draw_image(0)),
     "palette-png": encode_image(draw_image(0).quantize(16)),
     "jpeg": encode_image(draw_image(0), "JPEG"),
@@ -469,12 +469,12 @@ def mutate(content: bytes, mutations: list[tuple[str, float, Any]]) -> bytes:
     return content
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", FILES_TO_MUTATE)
 @pytest.mark.filterwarnings("ignore::UserWarning:PIL")
 @settings(derandomize=True, max_examples=60, deadline=None, database=None)
 @given(mutations=MUTATIONS)
 def test_any_bytes_become_an_image_within_the_limits_or_a_row_error(seed: str, mutations: Any) -> None:
-    result = decode_row_image({"image": mutate(SEEDS[seed], mutations)}, LIMITS, refuse_fetch)
+    result = decode_row_image({"image": mutate(FILES_TO_MUTATE[seed], mutations)}, LIMITS, refuse_fetch)
     if isinstance(result, RowError):
         kinds = ("corrupt_image", "corrupt_video", "image_too_large", "missing_image", "too_many_images")
         assert result.kind in kinds and result.message
@@ -551,24 +551,24 @@ def test_fetched_bytes_obey_the_limits_too() -> None:
 
 
 def test_a_given_image_id_is_kept_and_integers_become_text() -> None:
-    given = identify({"image_id": "cat-7", "prompt_id": "p", "image": b"x"}, "gen")
-    integers = identify({"image_id": 0, "prompt_id": 12, "image": b"x"}, "gen")
+    given = read_image_row({"image_id": "cat-7", "prompt_id": "p", "image": b"x"}, "gen")
+    integers = read_image_row({"image_id": 0, "prompt_id": 12, "image": b"x"}, "gen")
     assert given._asdict() == {"image_id": "cat-7", "prompt_id": "p", "generator": "gen"}
     assert (integers.image_id, integers.prompt_id) == ("0", "12")
 
 
 def test_an_absent_image_id_is_a_hash_of_generator_prompt_and_content() -> None:
     record = {"prompt_id": "p", "image": b"content"}
-    image_id = identify(record, "gen").image_id
+    image_id = read_image_row(record, "gen").image_id
     assert image_id == "52f58153f2cb575d", "a change of the ids would break every join with stored tables"
     as_struct = {"prompt_id": "p", "image": {"bytes": b"content", "path": "elsewhere.png"}, "image_id": None}
-    assert identify(as_struct, "gen").image_id == image_id
+    assert read_image_row(as_struct, "gen").image_id == image_id
     others = [
-        identify(record, "other").image_id,
-        identify({**record, "prompt_id": "q"}, "gen").image_id,
-        identify({**record, "image": b"other"}, "gen").image_id,
-        identify({"prompt_id": "p", "uri": "s3://b/1.png"}, "gen").image_id,
-        identify({"prompt_id": "p", "uri": "s3://b/2.png"}, "gen").image_id,
+        read_image_row(record, "other").image_id,
+        read_image_row({**record, "prompt_id": "q"}, "gen").image_id,
+        read_image_row({**record, "image": b"other"}, "gen").image_id,
+        read_image_row({"prompt_id": "p", "uri": "s3://b/1.png"}, "gen").image_id,
+        read_image_row({"prompt_id": "p", "uri": "s3://b/2.png"}, "gen").image_id,
     ]
     assert len({image_id, *others}) == 6
 
@@ -699,7 +699,7 @@ def test_the_processor_time_of_an_image_is_measured_in_its_own_thread() -> None:
 # Rows of several images
 
 
-def read_several(images: Any, uris: Any = None, **options: Any) -> PreparedImages:
+def read_image_lists(images: Any, uris: Any = None, **options: Any) -> PreparedImages:
     table = pa.table({"prompt_id": ["p"] * len(images), "image": images, "uri": uris or [None] * len(images)})
     given = {"preprocess": compute_mean_colour, "limits": LIMITS, "fetch": refuse_fetch}
     return prepare_images(table, "gen", **(given | options))
@@ -711,14 +711,14 @@ GREY_IMAGES = [encode_image(Image.new("RGB", (4, 4), (grey, grey, grey))) for gr
 @pytest.mark.parametrize("wrap", [lambda one: one, lambda one: {"bytes": one, "path": "a.png"}])
 def test_a_row_of_several_images_has_the_pixels_of_all_in_order(wrap: Callable[[bytes], Any]) -> None:
     rows = [[wrap(grey) for grey in part] for part in (GREY_IMAGES[:1], GREY_IMAGES[1:4], GREY_IMAGES[3:])]
-    prepared = read_several(rows)
+    prepared = read_image_lists(rows)
     assert [pixels[0].item() for pixels in prepared.pixels] == [10, 20, 30, 40, 40]
     assert prepared.counts == [1, 3, 1] and prepared.errors == [None] * 3
 
 
 def test_several_images_may_mix_bytes_and_addresses() -> None:
     store = dict(zip("abcd", GREY_IMAGES, strict=True))
-    prepared = read_several([None, [GREY_IMAGES[3], None]], [["a", "b"], [None, "c"]], fetch=store.__getitem__)
+    prepared = read_image_lists([None, [GREY_IMAGES[3], None]], [["a", "b"], [None, "c"]], fetch=store.__getitem__)
     assert [pixels[0].item() for pixels in prepared.pixels] == [10, 20, 40, 30]
 
 
@@ -741,36 +741,36 @@ def test_a_row_with_one_bad_image_is_an_error_that_names_it(images: Any, uris: A
             raise FileNotFoundError(uri)
         return GREY_IMAGES[0]
 
-    prepared = read_several([images, GREY_IMAGES[:2]], [uris, None], fetch=fetch)
+    prepared = read_image_lists([images, GREY_IMAGES[:2]], [uris, None], fetch=fetch)
     error = prepared.errors[0]
     assert error is not None and error.kind == kind and error.message.startswith(message)
     assert prepared.counts == [0, 2] and len(prepared.pixels) == 2, "a row's images are complete"
 
 
 def test_a_limit_of_one_image_refuses_a_row_of_several() -> None:
-    prepared = read_several([GREY_IMAGES[:1], GREY_IMAGES[:2]], limits=ImageLimits(max_images=1))
+    prepared = read_image_lists([GREY_IMAGES[:1], GREY_IMAGES[:2]], limits=ImageLimits(max_images=1))
     assert [error and error.kind for error in prepared.errors] == [None, "too_many_images"]
     assert "2 images in the row, but limits.max_images=1" in str(prepared.errors[1])
 
 
 def test_a_list_of_one_image_is_that_image() -> None:
-    bare, listed = read_several([GREY_IMAGES[0]]), read_several([[GREY_IMAGES[0]]])
+    bare, listed = read_image_lists([GREY_IMAGES[0]]), read_image_lists([[GREY_IMAGES[0]]])
     assert bare.digests == listed.digests == [hashlib.sha256(GREY_IMAGES[0]).hexdigest()[:16]]
     assert bare.rows == listed.rows
 
 
 def test_the_digest_and_the_id_of_a_row_cover_all_of_its_images_in_order() -> None:
     rows = [GREY_IMAGES[:2], GREY_IMAGES[1::-1], GREY_IMAGES[:3], GREY_IMAGES[:1], [GREY_IMAGES[0] + GREY_IMAGES[1]]]
-    prepared = read_several(rows)
+    prepared = read_image_lists(rows)
     assert len(set(prepared.digests)) == len({row.image_id for row in prepared.rows}) == len(rows)
 
 
 def test_limits_admit_images_decoded_under_tighter_limits_but_not_in_another_way() -> None:
     ours, tighter = ImageLimits(), ImageLimits(max_images=8)
-    assert ours.admit(tighter.semantic()) and ours.admit(ours.semantic())
-    assert not tighter.admit(ours.semantic())
-    assert not ours.admit({**ours.semantic(), "decoding": 0})
-    assert not ours.admit({})
+    assert ours.accept_all_of(tighter.semantic()) and ours.accept_all_of(ours.semantic())
+    assert not tighter.accept_all_of(ours.semantic())
+    assert not ours.accept_all_of({**ours.semantic(), "decoding": 0})
+    assert not ours.accept_all_of({})
 
 
 def test_the_thumbnail_of_a_row_of_several_images_shows_the_first() -> None:

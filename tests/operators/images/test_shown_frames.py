@@ -20,14 +20,14 @@ from plumbline.operators.images.decoding import ImageLimits, decode_each
 from plumbline.operators.images.videos import Clips
 
 WIDTH, HEIGHT = 128, 64
-RATE = 24
-KEYFRAME_EVERY = 24
+FRAME_RATE = 24
+KEYFRAME_INTERVAL = 24
 N_FRAMES = 96
 CORNERS = ((-1, -1, 60), (1, -1, 110), (-1, 1, 160), (1, 1, 210))
 """The four corners, each with its horizontal and vertical direction from the centre and its grey level."""
 
 
-def draw(number: int) -> NDArray[np.uint8]:
+def draw_numbered_frame(number: int) -> NDArray[np.uint8]:
     """Return a frame that encodes its own number in eight black or white bars, one per bit."""
     pixels = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
     for bit in range(8):
@@ -41,9 +41,9 @@ def read_number(image: Image.Image | RowError) -> int:
     return sum(int(grey[HEIGHT // 2, bit * WIDTH // 8 + WIDTH // 16] > 128) << bit for bit in range(8))
 
 
-def record(
+def record_video(
     path: Path,
-    frames: Sequence[NDArray[np.uint8]] = tuple(map(draw, range(N_FRAMES))),
+    frames: Sequence[NDArray[np.uint8]] = tuple(map(draw_numbered_frame, range(N_FRAMES))),
     codec: str = "libx264",
     start: int = 0,
     matrix: Sequence[int] | None = None,
@@ -52,7 +52,9 @@ def record(
 ) -> Path:
     """Write a video whose first frame has the timestamp of frame number `start`; return its path."""
     with av.open(path, "w") as file:
-        stream = file.add_stream(codec, rate=RATE, options={"g": str(KEYFRAME_EVERY), "sc_threshold": "0", **options})
+        stream = file.add_stream(
+            codec, rate=FRAME_RATE, options={"g": str(KEYFRAME_INTERVAL), "sc_threshold": "0", **options}
+        )
         assert isinstance(stream, av.VideoStream)
         stream.height, stream.width = frames[0].shape[:2]
         stream.pix_fmt = "yuv420p"
@@ -61,14 +63,17 @@ def record(
         stream.set_display_matrix(matrix)
         for place, pixels in enumerate(frames, start):
             frame = av.VideoFrame.from_ndarray(pixels, format="rgb24")
-            frame.pts, frame.time_base = place, Fraction(1, RATE)
+            frame.pts, frame.time_base = place, Fraction(1, FRAME_RATE)
             file.mux(stream.encode(frame))
         file.mux(stream.encode())
     return path
 
 
-def trim(source: Path, target: Path, first: int, *, hidden: int = 0) -> Path:
-    """Copy a video from keyframe number `first` on, with an edit list that hides the first `hidden` copied frames."""
+def trim_video(source: Path, target: Path, first: int, *, hidden: int = 0) -> Path:
+    """Copy a video from keyframe number `first` on; return the copy's path.
+
+    The edit list of the copy hides its first `hidden` frames.
+    """
     with av.open(source) as before, av.open(target, "w") as after:
         video = before.streams.video[0]
         stream = after.add_stream_from_template(video)
@@ -81,7 +86,7 @@ def trim(source: Path, target: Path, first: int, *, hidden: int = 0) -> Path:
             if keyframes < first:
                 continue
             if not shift:
-                shift = packet.pts + round(hidden / RATE / packet.time_base)
+                shift = packet.pts + round(hidden / FRAME_RATE / packet.time_base)
             packet.pts, packet.dts, packet.stream = packet.pts - shift, packet.dts - shift, stream
             after.mux(packet)
     return target
@@ -108,7 +113,7 @@ def write_edit_list(path: Path, target: Path, edits: Sequence[tuple[int, int]]) 
     with av.open(path) as file:
         video = file.streams.video[0]
         assert video.time_base is not None and video.start_time == 0
-        ticks, unit = round(1 / RATE / video.time_base), video.time_base.denominator
+        ticks, unit = round(1 / FRAME_RATE / video.time_base), video.time_base.denominator
     mp4 = bytearray(path.read_bytes())
     old, size = find_box(mp4, b"moov", b"trak", b"edts")
     (delay,) = struct.unpack_from(
@@ -141,12 +146,12 @@ def pick_evenly(shown: Sequence[int], count: int = 4) -> list[int]:
 
 def test_frames_that_an_edit_list_hides_are_ignored(tmp_path: Path) -> None:
     """When an MP4 is trimmed without re-encoding, the file still starts at the keyframe before the cut."""
-    source = record(tmp_path / "source.mp4")
+    source = record_video(tmp_path / "source.mp4")
     for hidden in (1, 9, 23):
-        path = trim(source, tmp_path / f"{hidden}.mp4", first=2, hidden=hidden)
-        shown = range(2 * KEYFRAME_EVERY + hidden, N_FRAMES)
+        path = trim_video(source, tmp_path / f"{hidden}.mp4", first=2, hidden=hidden)
+        shown = range(2 * KEYFRAME_INTERVAL + hidden, N_FRAMES)
         assert read_numbers(path) == pick_evenly(shown)
-        assert len(read_numbers(path, Clips(rate=8))) == 2 * round(len(shown) / RATE * 8 / 2)
+        assert len(read_numbers(path, Clips(rate=8))) == 2 * round(len(shown) / FRAME_RATE * 8 / 2)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -154,7 +159,7 @@ def test_frames_that_an_edit_list_hides_are_ignored(tmp_path: Path) -> None:
 def test_exactly_the_frames_of_an_edit_list_are_used(seed: int, codec: str, tmp_path: Path) -> None:
     """Edit lists can leave out frames anywhere, repeat frames, and delay the first frame."""
     rng = random.Random(seed)
-    source = record(tmp_path / "source.mp4", codec=codec, bf=str(seed % 3))
+    source = record_video(tmp_path / "source.mp4", codec=codec, bf=str(seed % 3))
     edits = []
     for _ in range(rng.choice((1, 1, 2, 3))):
         first = rng.randrange(N_FRAMES - 1)
@@ -167,7 +172,7 @@ def test_exactly_the_frames_of_an_edit_list_are_used(seed: int, codec: str, tmp_
 
 
 def test_a_file_that_lacks_frames_is_refused_even_with_an_edit_list(tmp_path: Path) -> None:
-    edited = write_edit_list(record(tmp_path / "source.mp4"), tmp_path / "edited.mp4", [(30, 40)])
+    edited = write_edit_list(record_video(tmp_path / "source.mp4"), tmp_path / "edited.mp4", [(30, 40)])
     mp4 = bytearray(edited.read_bytes())
     place, size = find_box(mp4, b"mdat")
     assert place + size < len(mp4), "the index comes after the frames"
@@ -182,8 +187,8 @@ def test_a_file_that_lacks_frames_is_refused_even_with_an_edit_list(tmp_path: Pa
 def test_frames_that_depend_on_cut_frames_are_ignored(codec: str, ending: str, tmp_path: Path) -> None:
     """A frame stored after a keyframe may be shown before the keyframe, and may depend on frames that were cut."""
     options = {"x264-params": "open-gop=1:bframes=3"} if codec == "libx264" else {"bf": "2"}
-    source = record(tmp_path / "source.mp4", codec=codec, **options)
-    path = trim(source, tmp_path / f"cut.{ending}", first=2)
+    source = record_video(tmp_path / "source.mp4", codec=codec, **options)
+    path = trim_video(source, tmp_path / f"cut.{ending}", first=2)
     with av.open(path) as file:
         shown = [read_number(Image.fromarray(frame.to_ndarray(format="rgb24"))) for frame in file.decode(video=0)]
     assert shown == list(range(shown[0], N_FRAMES))
@@ -194,7 +199,7 @@ def test_frames_that_depend_on_cut_frames_are_ignored(codec: str, ending: str, t
 def test_a_video_that_does_not_start_at_zero_is_complete(ending: str, tmp_path: Path) -> None:
     options = {"codec": "libvpx", "deadline": "realtime"} if ending == "webm" else {"codec": "libx264"}
     for start in (1, 240):
-        path = record(tmp_path / f"late.{ending}", start=start, **options)
+        path = record_video(tmp_path / f"late.{ending}", start=start, **options)
         assert read_numbers(path) == pick_evenly(range(N_FRAMES))
         (error,) = decode_each(path.read_bytes()[:-900], ImageLimits(), Clips())
         assert isinstance(error, RowError) and error.kind == "corrupt_video"
@@ -203,13 +208,13 @@ def test_a_video_that_does_not_start_at_zero_is_complete(ending: str, tmp_path: 
 def test_a_cover_image_is_not_the_video(tmp_path: Path) -> None:
     path = tmp_path / "covered.mp4"
     with av.open(path, "w") as file:
-        cover, video = file.add_stream("png", rate=1), file.add_stream("libx264", rate=RATE)
+        cover, video = file.add_stream("png", rate=1), file.add_stream("libx264", rate=FRAME_RATE)
         assert isinstance(cover, av.VideoStream) and isinstance(video, av.VideoStream)
         cover.width, cover.height, cover.pix_fmt, cover.disposition = 200, 200, "rgb24", Disposition.attached_pic
         video.width, video.height, video.pix_fmt = WIDTH, HEIGHT, "yuv420p"
         file.mux(cover.encode(av.VideoFrame.from_ndarray(np.full((200, 200, 3), 99, np.uint8), format="rgb24")))
         for number in range(20):
-            file.mux(video.encode(av.VideoFrame.from_ndarray(draw(number), format="rgb24")))
+            file.mux(video.encode(av.VideoFrame.from_ndarray(draw_numbered_frame(number), format="rgb24")))
         file.mux(video.encode())
     assert read_numbers(path) == pick_evenly(range(20))
 
@@ -237,7 +242,7 @@ def test_a_frame_is_rotated_and_mirrored_by_its_display_matrix(
 ) -> None:
     """A display matrix moves the point (x, y) to (a x + c y, b x + d y)."""
     a, b, c, d = abcd
-    path = record(tmp_path / f"turned.{ending}", [draw_corners()] * 3, matrix=make_matrix(*abcd))
+    path = record_video(tmp_path / f"turned.{ending}", [draw_corners()] * 3, matrix=make_matrix(*abcd))
     frames = list(decode_each(path.read_bytes(), ImageLimits(), Clips()))
     for frame in frames:
         assert isinstance(frame, Image.Image)
@@ -250,7 +255,7 @@ def test_a_frame_is_rotated_and_mirrored_by_its_display_matrix(
 
 
 def test_a_video_with_a_slanted_display_matrix_is_refused(tmp_path: Path) -> None:
-    path = record(tmp_path / "leaning.mp4", matrix=(46341, 46341, 0, -46341, 46341, 0, 0, 0, 1 << 30))
+    path = record_video(tmp_path / "leaning.mp4", matrix=(46341, 46341, 0, -46341, 46341, 0, 0, 0, 1 << 30))
     (error,) = decode_each(path.read_bytes(), ImageLimits(), Clips())
     assert isinstance(error, RowError) and "not a multiple of 90 degrees" in error.message
 
@@ -260,14 +265,14 @@ def test_a_video_with_a_slanted_display_matrix_is_refused(tmp_path: Path) -> Non
     [(Fraction(2), (256, 64)), (Fraction(2, 3), (128, 96)), (Fraction(1), (128, 64)), (Fraction(427, 428), (128, 64))],
 )
 def test_a_frame_is_shown_with_square_pixels(aspect: Fraction, size: tuple[int, int], tmp_path: Path) -> None:
-    path = record(tmp_path / "squeezed.mp4", aspect=aspect)
+    path = record_video(tmp_path / "squeezed.mp4", aspect=aspect)
     assert read_numbers(path) == pick_evenly(range(N_FRAMES))
     sizes = [getattr(frame, "size", frame) for frame in decode_each(path.read_bytes(), ImageLimits(), Clips())]
     assert sizes == [size] * 4
 
 
 def test_limits_hold_for_the_shown_frames(tmp_path: Path) -> None:
-    path = record(tmp_path / "squeezed.mp4", aspect=Fraction(20))
+    path = record_video(tmp_path / "squeezed.mp4", aspect=Fraction(20))
     (error,) = decode_each(path.read_bytes(), ImageLimits(), Clips())
     assert isinstance(error, RowError) and error.kind == "image_too_large"
 
@@ -279,9 +284,9 @@ def test_the_frames_equal_those_of_the_ffmpeg_command(seed: int, tmp_path: Path)
     if ffmpeg is None:
         pytest.skip("the command ffmpeg is not installed")
     rng = random.Random(seed)
-    source = record(tmp_path / "source.mp4", matrix=make_matrix(-1, 0, 0, -1))
-    paths = [trim(source, tmp_path / "cut.mp4", first=rng.randint(0, 2), hidden=rng.randint(1, 20))]
-    paths.append(trim(source, tmp_path / "cut.mkv", first=rng.randint(1, 2)))
+    source = record_video(tmp_path / "source.mp4", matrix=make_matrix(-1, 0, 0, -1))
+    paths = [trim_video(source, tmp_path / "cut.mp4", first=rng.randint(0, 2), hidden=rng.randint(1, 20))]
+    paths.append(trim_video(source, tmp_path / "cut.mkv", first=rng.randint(1, 2)))
     paths.append(write_edit_list(source, tmp_path / "edited.mp4", [(rng.randint(5, 40), rng.randrange(50))]))
     for path in paths:
         command = [

@@ -14,9 +14,9 @@ from plumbline.operators.images.preparing import prepare_images
 from plumbline.operators.images.videos import Clips, make_grid
 from tests.operators.tiny import encode_image, refuse_fetch
 
-SIZE = (64, 48)
-SHADES = np.linspace(16, 235, 20).astype(int)
-KINDS = {
+FRAME_SIZE = (64, 48)
+GREY_LEVELS = np.linspace(16, 235, 20).astype(int)
+VIDEO_FORMATS = {
     "mp4": ("mp4", "libx264", {}),
     "mp4, index first": ("mp4", "libx264", {"movflags": "faststart"}),
     "mp4 in fragments": ("mp4", "libx264", {"movflags": "frag_keyframe+empty_moov"}),
@@ -28,9 +28,9 @@ KINDS = {
 }
 
 
-def write_video(path: Path, kind: str, shades: np.ndarray = SHADES, size: tuple[int, int] = SIZE) -> bytes:
+def write_video(path: Path, kind: str, shades: np.ndarray = GREY_LEVELS, size: tuple[int, int] = FRAME_SIZE) -> bytes:
     """Write a video whose n-th frame has the n-th grey level, and return its bytes."""
-    container, codec, options = KINDS[kind]
+    container, codec, options = VIDEO_FORMATS[kind]
     with av.open(path, "w", format=container, options=options) as file:
         stream = file.add_stream(codec, rate=8)
         assert isinstance(stream, av.VideoStream)
@@ -45,7 +45,9 @@ def write_video(path: Path, kind: str, shades: np.ndarray = SHADES, size: tuple[
 
 def read_shades(clip: bytes, clips: Clips) -> list[float]:
     frames = list(decode_each(clip, ImageLimits(), clips))
-    assert all(isinstance(frame, Image.Image) and (frame.mode, frame.size) == ("RGB", SIZE) for frame in frames), frames
+    assert all(
+        isinstance(frame, Image.Image) and (frame.mode, frame.size) == ("RGB", FRAME_SIZE) for frame in frames
+    ), frames
     return [float(np.asarray(frame).mean()) for frame in frames]
 
 
@@ -55,17 +57,17 @@ def decode_refused(clip: bytes, limits: ImageLimits | None = None) -> RowError:
     return last
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", VIDEO_FORMATS)
 @pytest.mark.parametrize(("count", "places"), [(4, [0, 6, 12, 19]), (1, [0]), (2, [0, 19]), (50, list(range(20)))])
 def test_frames_are_sampled_evenly_from_the_first_to_the_last(
     kind: str, count: int, places: list[int], tmp_path: Path
 ) -> None:
     """Sample k of `count` from n frames is frame floor(k (n - 1) / (count - 1)); shorter videos are used completely."""
     clip = write_video(tmp_path / "clip", kind)
-    assert read_shades(clip, Clips(frames=count)) == pytest.approx(SHADES[places], abs=4)
+    assert read_shades(clip, Clips(frames=count)) == pytest.approx(GREY_LEVELS[places], abs=4)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", VIDEO_FORMATS)
 @pytest.mark.parametrize(
     ("rate", "places"), [(0.1, [0, 6, 13, 19]), (2, [0, 6, 13, 19]), (3, [0, 3, 5, 8, 11, 14, 16, 19])]
 )
@@ -77,11 +79,11 @@ def test_frames_per_second_are_sampled_like_qwen_vl_utils(
     The video has 20 frames at 8 fps (2.5 s): before rounding, 2 fps gives 5 frames and 3 fps gives 7.5.
     """
     clip = write_video(tmp_path / "clip", kind)
-    assert read_shades(clip, Clips(rate=rate)) == pytest.approx(SHADES[places], abs=4)
-    assert read_shades(clip, Clips(rate=100)) == pytest.approx(SHADES, abs=4)
+    assert read_shades(clip, Clips(rate=rate)) == pytest.approx(GREY_LEVELS[places], abs=4)
+    assert read_shades(clip, Clips(rate=100)) == pytest.approx(GREY_LEVELS, abs=4)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", VIDEO_FORMATS)
 @pytest.mark.parametrize("share", [0.05, 0.3, 0.6, 0.9, 0.97, 0.99])
 def test_a_clip_that_ends_early_is_refused(kind: str, share: float, tmp_path: Path) -> None:
     clip = write_video(tmp_path / "clip", kind)
@@ -90,7 +92,7 @@ def test_a_clip_that_ends_early_is_refused(kind: str, share: float, tmp_path: Pa
     assert error.message.startswith("the video does not decode: ") and error.message.endswith("; generate it again")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", VIDEO_FORMATS)
 def test_a_video_with_flipped_bytes_is_decoded_or_refused(kind: str, tmp_path: Path) -> None:
     clip = write_video(tmp_path / "clip", kind)
     rng = np.random.default_rng(0)
@@ -119,7 +121,7 @@ def test_a_sound_file_without_images_is_not_a_video(tmp_path: Path) -> None:
         frame.sample_rate = 8000
         file.mux(stream.encode(frame))
         file.mux(stream.encode())
-    assert "it has no video stream" in decode_refused(path.read_bytes()).message
+    assert "the file has no video stream" in decode_refused(path.read_bytes()).message
 
 
 def test_a_list_of_files_is_not_a_video(tmp_path: Path) -> None:

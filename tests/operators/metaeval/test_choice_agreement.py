@@ -9,7 +9,7 @@ from plumbline.operators.metaeval.choice_agreement import agree_on_pairs
 from tests.operators.choosing import Judge
 
 
-def choose(choices: list[float], *, both_orders: bool = True, people: bool = False) -> pd.DataFrame:
+def make_choices(choices: list[float], *, both_orders: bool = True, people: bool = False) -> pd.DataFrame:
     """Return comparisons of the images a and b of each prompt, by people or by the judge.
 
     Each of the `choices`, one per prompt, is the probability that a is better.
@@ -25,8 +25,8 @@ def choose(choices: list[float], *, both_orders: bool = True, people: bool = Fal
 
 
 def test_agreement_counts_pairs_that_people_decide_and_half_of_a_judges_ties() -> None:
-    judge = choose([0.9] * 10 + [0.5] * 4 + [0.2] * 6 + [0.9] * 5)
-    people = choose([1.0] * 20 + [0.5] * 5 + [1.0] * 3, both_orders=False, people=True)
+    judge = make_choices([0.9] * 10 + [0.5] * 4 + [0.2] * 6 + [0.9] * 5)
+    people = make_choices([1.0] * 20 + [0.5] * 5 + [1.0] * 3, both_orders=False, people=True)
     found = agree_on_pairs(judge, people)
     assert (found.share, found.n_pairs, found.n_prompts) == (12 / 20, 20, 20)
     assert (found.n_undecided, found.n_unmatched) == (5, 3)
@@ -34,9 +34,12 @@ def test_agreement_counts_pairs_that_people_decide_and_half_of_a_judges_ties() -
 
 
 def test_several_people_are_averaged_and_may_leave_a_pair_undecided() -> None:
-    judge, most = choose([1.0] * 12), [choose([p_first] * 12, both_orders=False) for p_first in (1.0, 1.0, 0.0)]
+    judge, most = (
+        make_choices([1.0] * 12),
+        [make_choices([p_first] * 12, both_orders=False) for p_first in (1.0, 1.0, 0.0)],
+    )
     assert agree_on_pairs(judge, pd.concat(most)).share == 1
-    split = pd.concat([*most, choose([0.0] * 12, both_orders=False)])
+    split = pd.concat([*most, make_choices([0.0] * 12, both_orders=False)])
     with pytest.raises(SourceError, match="expected at least 10 prompts with a pair that people decide"):
         agree_on_pairs(judge, split)
 
@@ -49,6 +52,6 @@ def test_a_judge_that_agrees_by_chance_is_rarely_significant() -> None:
 
 
 def test_images_that_do_not_match_are_refused_with_the_remedy() -> None:
-    people = choose([1.0] * 12).assign(prompt_id="other")
+    people = make_choices([1.0] * 12).assign(prompt_id="other")
     with pytest.raises(SourceError, match="found 0; check that both tables have the same prompt_id and image ids"):
-        agree_on_pairs(choose([1.0] * 12), people)
+        agree_on_pairs(make_choices([1.0] * 12), people)

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 from plumbline.operators.base import rows, schemas
-from plumbline.operators.base.sentences import number
+from plumbline.operators.base.sentences import format_number
 from plumbline.operators.metaeval.corrected_means import (
     CorrectedMean,
     LabelledPrompts,
@@ -27,7 +27,7 @@ from tests.operators.metaeval.test_ratings import make_scores
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 N_PROMPTS, N_DRAWS = 200, 400
-QUALITY = {"atlas": 3.4, "borealis": 3.0, "cobalt": 2.4}
+QUALITY_BY_GENERATOR = {"atlas": 3.4, "borealis": 3.0, "cobalt": 2.4}
 FLATTERED_GENERATOR = "cobalt"
 """The generator whose images the metric scores too high."""
 
@@ -38,14 +38,16 @@ def simulate_ratings(random: np.random.Generator, prompts: int = N_PROMPTS) -> t
     Some prompts are harder than others.
     """
     ease = random.normal(0, 0.6, prompts)
-    fit = np.array([[quality] for quality in QUALITY.values()]) + ease + random.normal(0, 0.6, (3, prompts))
+    fit = (
+        np.array([[quality] for quality in QUALITY_BY_GENERATOR.values()]) + ease + random.normal(0, 0.6, (3, prompts))
+    )
     people = np.clip(np.round(fit + random.normal(0, 0.7, (3, *fit.shape))), 1, 5).mean(axis=0)
-    liked = np.array([[2.0 * (name == FLATTERED_GENERATOR)] for name in QUALITY])
+    liked = np.array([[2.0 * (name == FLATTERED_GENERATOR)] for name in QUALITY_BY_GENERATOR])
     return people, 0.1 * (fit + liked + random.normal(0, 0.7, fit.shape))
 
 
 TRUE_MEANS = dict(
-    zip(QUALITY, simulate_ratings(np.random.default_rng(5), 40_000)[0].mean(axis=1).tolist(), strict=True)
+    zip(QUALITY_BY_GENERATOR, simulate_ratings(np.random.default_rng(5), 40_000)[0].mean(axis=1).tolist(), strict=True)
 )
 
 
@@ -55,8 +57,8 @@ def correct_simulated(people: Floats, scores: Floats, rated: int) -> list[Correc
     said = predict_labels(
         *(np.where(kept, of, np.nan) for kept, of in ((first, people), (first, scores), (~first, scores)))
     )
-    means = dict(zip(QUALITY, map(correct_mean, said), strict=True))
-    return list(make_rating_rows("likert", "m", means, dict(zip(QUALITY, scores, strict=True))))
+    means = dict(zip(QUALITY_BY_GENERATOR, map(correct_mean, said), strict=True))
+    return list(make_rating_rows("likert", "m", means, dict(zip(QUALITY_BY_GENERATOR, scores, strict=True))))
 
 
 @pytest.mark.parametrize("rated", [20, 40, 80])
@@ -90,7 +92,7 @@ def test_intervals_from_nearly_equal_ratings_miss_the_truth_in_at_most_7_of_100_
     assert (missed / 2000).max() <= 0.07
 
 
-def test_a_flattered_generator_and_the_reversed_order_are_reported() -> None:
+def test_a_flattered_generator_and_a_reversed_order_are_reported() -> None:
     rows = correct_simulated(*simulate_ratings(np.random.default_rng(1)), 80)
     flattered = next(row for row in rows if row.generator == FLATTERED_GENERATOR)
     assert flattered.predicted_low > flattered.high
@@ -108,7 +110,7 @@ def test_generators_with_equal_means_are_shown_as_equal() -> None:
     people[1], scores[1] = people[0], scores[0]
     rows = correct_simulated(people, scores, 80)
     (orders,) = make_order_tables(rows)
-    mean = {row.generator: number(row.people, 2) for row in rows[:3]}
+    mean = {row.generator: format_number(row.people, 2) for row in rows[:3]}
     for _, order in orders.rows:
         assert re.search(r"atlas (\S+) = borealis \1( |$)", order), order
     assert f"atlas {mean['atlas']} = borealis {mean['borealis']} > " in dict(orders.rows)["people alone"]
@@ -171,7 +173,7 @@ def test_too_few_ratings_give_no_corrected_mean_but_a_reason(labels: Sequence[fl
     assert row.people == pytest.approx(np.mean(labels)) and math.isfinite(row.predicted)
 
 
-def make_choices(votes: Sequence[float], scores: Sequence[float], others: Sequence[float]) -> LabelledPrompts:
+def make_labelled_choices(votes: Sequence[float], scores: Sequence[float], others: Sequence[float]) -> LabelledPrompts:
     nothing = np.full(len(others), np.nan)
     rated = (np.concatenate([np.array(said), nothing]) for said in (votes, scores))
     return LabelledPrompts(*rated, np.concatenate([np.full(len(votes), np.nan), np.array(others)]))
@@ -179,7 +181,7 @@ def make_choices(votes: Sequence[float], scores: Sequence[float], others: Sequen
 
 def test_the_exact_interval_finds_the_winner_of_nearly_all_votes() -> None:
     """The Clopper-Pearson interval for 18 of 20 votes is 0.683 to 0.988."""
-    said = make_choices([1.0] * 18 + [0.0] * 2, [1.0] * 20, [1.0] * 30)
+    said = make_labelled_choices([1.0] * 18 + [0.0] * 2, [1.0] * 20, [1.0] * 30)
     whole, other, pair = make_choice_rows("side_by_side", "m", {("atlas", "cobalt"): correct_mean(said)})
     assert (pair.low, pair.high) == pytest.approx((0.683, 0.988), abs=1e-3) and pair.better == "atlas"
     assert (whole.corrected, other.corrected) == (0.9, pytest.approx(0.1)) and not pair.note
@@ -188,12 +190,12 @@ def test_the_exact_interval_finds_the_winner_of_nearly_all_votes() -> None:
 def test_win_rates_are_corrected_and_those_of_a_pair_sum_to_one() -> None:
     """People agree with the metric on only half of the prompts, so the metric's scores get no weight."""
     people = [1.0, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0]
-    said = make_choices(people, [1.0, 0] * 7, [1.0] * 50)
+    said = make_labelled_choices(people, [1.0, 0] * 7, [1.0] * 50)
     atlas, cobalt, pair = make_choice_rows("side_by_side", "m", {("atlas", "cobalt"): correct_mean(said)})
     assert pair.corrected == pytest.approx(8 / 14) and pair.better == ""
     assert (pair.predicted, pair.metric_better) == (pytest.approx(57 / 64), "atlas")
     assert atlas.corrected + cobalt.corrected == pytest.approx(1) and atlas.high == pytest.approx(1 - cobalt.low)
-    agreeing = correct_mean(make_choices(people, people, [1.0, 0] * 28)).corrected
+    agreeing = correct_mean(make_labelled_choices(people, people, [1.0, 0] * 28)).corrected
     assert agreeing.value == pytest.approx((8 + 28) / 70, abs=0.01), "close to the value over all 70 prompts"
 
 

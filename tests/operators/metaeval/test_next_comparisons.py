@@ -14,7 +14,7 @@ from plumbline.operators.statistics.sequential import A_BETTER, ALIKE, B_BETTER,
 from tests.operators.choosing import Floats, Judge
 
 N_PROMPTS = 256
-SEVEN = Judge(tuple(0.4 * np.arange(7)), bias=0.5, ties=0.1)
+JUDGE_OF_SEVEN = Judge(tuple(0.4 * np.arange(7)), bias=0.5, ties=0.1)
 """A judge of seven generators: each wins 56% of its comparisons with the next weaker one.
 
 The strongest wins 82% of its comparisons with the weakest.
@@ -31,9 +31,10 @@ class Study(NamedTuple):
 
 
 def ask_actively(leads: Floats, seed: int, options: Adaptive, at_once: int = 7) -> Study:
-    """Simulate a study that asks about the `at_once` highest ranked pairs at a time, until the ranking is empty.
+    """Return the result of a simulated study that asks about the `at_once` highest ranked pairs at a time.
 
-    `leads` has, by prompt and pair of generators, 1 for a win of the first, -1 for a loss, and numbers in between.
+    The study ends when the ranking is empty. `leads` has, by prompt and pair of generators, 1 for a win of the
+    first, -1 for a loss, and numbers in between.
     """
     order, looks = draw_balanced_order([""] * len(leads), seed), np.zeros(leads.shape[1], np.int64)
     while not (ranking := rank_pairs(leads, order, looks, options)).is_done:
@@ -41,7 +42,7 @@ def ask_actively(leads: Floats, seed: int, options: Adaptive, at_once: int = 7) 
     asked = sum(int((order[:end] >= 0).sum()) for end in looks)
     means = np.round(leads.mean(axis=0), 9)
     true = np.select([means > 0, means < 0], [A_BETTER, B_BETTER], ALIKE)
-    alike = (ranking.verdict == ALIKE) & (np.abs(means) <= options.indifference_of("") + 1e-9)
+    alike = (ranking.verdict == ALIKE) & (np.abs(means) <= options.get_indifference("") + 1e-9)
     false = (ranking.verdict != true) & (ranking.verdict != UNDECIDED) & ~alike
     undecided = (ranking.verdict == UNDECIDED) & (means != 0)
     return Study(asked / leads.size, bool(false.any()), int(undecided.sum()))
@@ -50,7 +51,10 @@ def ask_actively(leads: Floats, seed: int, options: Adaptive, at_once: int = 7) 
 @pytest.mark.parametrize("studies", [12, pytest.param(400, marks=pytest.mark.slow)])
 def test_seven_generators_are_told_apart_with_fewer_than_half_of_all_comparisons(studies: int) -> None:
     random = np.random.default_rng(0)
-    found = [ask_actively(2 * SEVEN.outcomes(random, N_PROMPTS) - 1, seed, Adaptive()) for seed in range(studies)]
+    found = [
+        ask_actively(2 * JUDGE_OF_SEVEN.draw_outcomes(random, N_PROMPTS) - 1, seed, Adaptive())
+        for seed in range(studies)
+    ]
     asked, false = [study.asked for study in found], sum(study.false for study in found)
     print(
         f"\n{np.mean(asked):.1%} of the comparisons, at most {max(asked):.1%}; {false} of {studies} studies are wrong"
@@ -74,7 +78,7 @@ def test_equal_win_rates_are_decided_falsely_in_at_most_5_of_100_orders(studies:
 
 
 def test_equal_generators_are_found_alike_if_small_differences_do_not_matter() -> None:
-    leads = 2 * Judge((0.0, 0.0, 0.0), ties=0.5).outcomes(np.random.default_rng(2), 1000) - 1
+    leads = 2 * Judge((0.0, 0.0, 0.0), ties=0.5).draw_outcomes(np.random.default_rng(2), 1000) - 1
     study = ask_actively(leads, 0, Adaptive(indifference=0.3))
     assert (study.false, study.undecided) == (False, 0) and study.asked < 0.7
 
@@ -95,7 +99,7 @@ def test_with_a_tenth_of_the_comparisons_more_pairs_are_decided_than_if_all_pair
     looks_in_all = N_PROMPTS // 8 * 21
     decided = {"ranked": 0, "evenly": 0}
     for seed in range(studies):
-        leads = 2 * SEVEN.outcomes(np.random.default_rng(seed), N_PROMPTS) - 1
+        leads = 2 * JUDGE_OF_SEVEN.draw_outcomes(np.random.default_rng(seed), N_PROMPTS) - 1
         order = draw_balanced_order([""] * N_PROMPTS, seed)
         for rule in decided:
             looks = np.zeros(21, np.int64)

@@ -47,13 +47,13 @@ def make_pair_scores(**by_prompt: tuple[float | None, float | None]) -> pa.Table
     return make_scores(*given)
 
 
-VOTES = make_votes(("p", "a"), ("p", "a"), ("p", "b"), ("q", "b"), ("r", "a"), ("r", "b"), ("s", "a"))
+VOTE_TABLE = make_votes(("p", "a"), ("p", "a"), ("p", "b"), ("q", "b"), ("r", "a"), ("r", "b"), ("s", "a"))
 
 
 @pytest.mark.parametrize(("unsure", "right", "n"), [("left_out", 1.5, 2), ("tied", 2.5, 3)])
 def test_accuracy_follows_the_majority_and_equal_scores_count_half(unsure: str, right: float, n: int) -> None:
     table = make_pair_scores(p=(0.9, 0.1), q=(0.5, 0.5), r=(0.3, 0.3), s=(0.2, None))
-    [found], _ = judge_preferences(VOTES, table, match="image", unsure=unsure, sampling=FEW_RESAMPLES)  # type: ignore[arg-type]
+    [found], _ = judge_preferences(VOTE_TABLE, table, match="image", unsure=unsure, sampling=FEW_RESAMPLES)  # type: ignore[arg-type]
     assert (found.value, found.n, found.n_unscored) == (pytest.approx(right / n), n, 1)
 
 
@@ -61,7 +61,7 @@ def test_equal_scores_can_count_as_wrong_on_pairs_that_people_decide() -> None:
     table = make_pair_scores(p=(0.9, 0.1), q=(0.1 + 0.2, 0.3), r=(0.3, 0.3))
     for unsure, right, n in (("left_out", 1, 2), ("tied", 2, 3)):
         [found], _ = judge_preferences(
-            VOTES,
+            VOTE_TABLE,
             table,
             match="image",
             unsure=unsure,
@@ -74,7 +74,7 @@ def test_equal_scores_can_count_as_wrong_on_pairs_that_people_decide() -> None:
 
 def test_each_template_of_choices_is_judged_separately() -> None:
     """In the template `side_by_side`, the metric is right about p and wrong about q; in `vote`, it is wrong about p."""
-    both = pa.concat_tables([VOTES, make_votes(*[("p", "b")] * 9, template="vote")])
+    both = pa.concat_tables([VOTE_TABLE, make_votes(*[("p", "b")] * 9, template="vote")])
     table = make_pair_scores(p=(0.9, 0.1), q=(0.7, 0.5))
     found, _ = judge_preferences(both, table, match="image", unsure="left_out", sampling=FEW_RESAMPLES)
     assert [(one.template, one.value, one.n) for one in found] == [("side_by_side", 0.5, 2), ("vote", 0, 1)]
@@ -99,14 +99,14 @@ def test_agreement_on_choices_is_krippendorffs_alpha() -> None:
 def test_choices_match_scores_by_prompt_and_generator_even_if_image_ids_differ(match: Any, n: int) -> None:
     table = make_pair_scores(p=(0.9, 0.1), q=(0.5, 0.7))
     ours = table.set_column(0, "image_id", pa.array([f"hash{row}" for row in range(len(table))]))
-    [found], _ = judge_preferences(VOTES, ours, match=match, unsure="left_out", sampling=FEW_RESAMPLES)
+    [found], _ = judge_preferences(VOTE_TABLE, ours, match=match, unsure="left_out", sampling=FEW_RESAMPLES)
     assert (found.n, found.n_unscored) == (n, 3 - n)
 
 
 def test_two_scores_of_an_image_in_a_pair_are_an_error() -> None:
     twice = pa.concat_tables([make_pair_scores(p=(0.9, 0.1)), make_pair_scores(p=(0.8, 0.1))])
     with pytest.raises(SourceError, match="metric m has image_id 'p/g', prompt_id 'p' in 2 rows"):
-        judge_preferences(VOTES, twice, match="image_and_prompt", unsure="left_out", sampling=FEW_RESAMPLES)
+        judge_preferences(VOTE_TABLE, twice, match="image_and_prompt", unsure="left_out", sampling=FEW_RESAMPLES)
 
 
 def test_accuracy_is_undefined_without_a_decided_pair() -> None:
@@ -183,8 +183,8 @@ def test_a_sample_counts_for_each_of_its_tags() -> None:
     assert sum(found[skill].n for skill in skills) > len(samples) == found["overall"].n
 
 
-def make_graphs(*given: tuple[str, str]) -> pa.Table:
-    """Return error graphs, each given as (graph, subset), of three images: with no error, one error and two errors."""
+def make_error_graphs(*given: tuple[str, str]) -> pa.Table:
+    """Return an error graph for each (graph id, subset): three images with no error, one error and two errors."""
     return rows.table(
         [
             {"graph_id": graph, "subset": subset, "image_id": f"{graph}{level}", "node": str(level), "level": level}
@@ -203,13 +203,13 @@ def make_graph_scores(*given: tuple[str, str, int, float | None]) -> pa.Table:
     )
 
 
-NODES = make_graphs(("0", "synth"), ("1", "real"), ("2", "real"))
+NODE_TABLE = make_error_graphs(("0", "synth"), ("1", "real"), ("2", "real"))
 FALLING_SCORES = [("good", graph, level, -level if graph != "2" else level) for graph in "012" for level in (0, 1, 2)]
 
 
 def test_only_the_published_convention_leaves_out_the_unpublished_graphs() -> None:
     found = judge_graphs(
-        NODES,
+        NODE_TABLE,
         make_graph_scores(*FALLING_SCORES),
         conventions=["published", "paper", "current"],
         unpublished=["2"],
@@ -229,7 +229,9 @@ def test_an_unscored_graph_is_named_and_the_current_convention_leaves_it_out() -
     paper, current = (
         next(
             its
-            for its in judge_graphs(NODES, scored, conventions=[convention], unpublished=(), sampling=FEW_RESAMPLES)[0]
+            for its in judge_graphs(
+                NODE_TABLE, scored, conventions=[convention], unpublished=(), sampling=FEW_RESAMPLES
+            )[0]
             if its.statistic.startswith("separation")
         )
         for convention in ("paper", "current")
@@ -242,7 +244,7 @@ def test_an_unscored_graph_is_named_and_the_current_convention_leaves_it_out() -
 def test_two_scores_of_an_image_in_an_error_graph_are_an_error() -> None:
     table = make_graph_scores(*FALLING_SCORES)
     with pytest.raises(SourceError, match="metric good has image_id '00' in 2 rows"):
-        measure_graphs(NODES, pa.concat_tables([table, table.slice(0, 1)]), "paper")
+        measure_graphs(NODE_TABLE, pa.concat_tables([table, table.slice(0, 1)]), "paper")
 
 
 def test_a_clear_difference_orders_two_generators_and_a_tie_does_not() -> None:
@@ -300,7 +302,7 @@ def test_side_by_side_requires_more_wins_than_losses_and_more_wins_than_ties() -
 
 def test_tables_for_papers_escape_names_and_list_conventions_and_notes() -> None:
     [found], _ = judge_preferences(
-        VOTES, make_pair_scores(p=(0.9, 0.1)), match="image", unsure="left_out", sampling=FEW_RESAMPLES
+        VOTE_TABLE, make_pair_scores(p=(0.9, 0.1)), match="image", unsure="left_out", sampling=FEW_RESAMPLES
     )
     markdown, latex = to_markdown([found], ["a note"]), to_latex([found._replace(metric="a_b&c")])
     assert "| m " in markdown and "- binary_accuracy: majority of raters" in markdown and "- a note" in markdown

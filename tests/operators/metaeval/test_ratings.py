@@ -14,7 +14,7 @@ import pytest
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import SourceError
 from plumbline.operators.metaeval.judgement import Judgement
-from plumbline.operators.metaeval.matching import IDS, complete_ids
+from plumbline.operators.metaeval.matching import ID_COLUMNS, complete_ids
 from plumbline.operators.metaeval.people import judge_generators, judge_raters
 from plumbline.operators.metaeval.ratings import (
     compare_metrics,
@@ -37,7 +37,8 @@ def make_ratings(*given: tuple[str, str, str, str, float | None]) -> pa.Table:
 def make_scores(*given: tuple[str, str, str, float | None], **more: Any) -> pa.Table:
     """Return scores given as (prompt, generator, metric, score)."""
     return rows.table(
-        [dict(zip((*IDS, "metric", "score"), ("/".join(one[:2]), *one), strict=True)) for one in given], schemas.SCORES
+        [dict(zip((*ID_COLUMNS, "metric", "score"), ("/".join(one[:2]), *one), strict=True)) for one in given],
+        schemas.SCORES,
     )
 
 
@@ -45,26 +46,28 @@ def find_judgement(found: list[Judgement], statistic: str, metric: str = "m", su
     return next(its for its in found if (its.statistic, its.metric, its.subset) == (statistic, metric, subset))
 
 
-RATED = make_ratings(
+RATING_TABLE = make_ratings(
     ("p", "g", "a", "likert", 1), ("p", "g", "b", "likert", 3), ("p", "h", "a", "likert", 4),
     ("p", "h", "b", "likert", None), ("q", "g", "a", "likert", 5), ("q", "h", "a", "likert", None),
     ("q", "h", "b", "likert", None), ("r", "g", "a", "likert", 1),
 )  # fmt: skip
-SCORED = make_scores(
+SCORE_TABLE = make_scores(
     ("p", "g", "m", 0.2), ("p", "h", "m", 0.7), ("q", "g", "m", 0.9), ("r", "g", "m", None), ("s", "g", "m", 0.1)
 )
 
 
 @pytest.mark.parametrize("match", ["image", "prompt_and_generator", "image_and_prompt"])
 def test_ratings_are_averaged_over_raters_and_unmatched_rows_are_counted(match: Any) -> None:
-    [rated] = match_scores(RATED, SCORED, match)
+    [rated] = match_scores(RATING_TABLE, SCORE_TABLE, match)
     assert rated.frame["human"].tolist() == [2.0, 4.0, 5.0]
     assert rated.frame["score"].tolist() == [0.2, 0.7, 0.9]
     assert (rated.n_unscored, rated.n_unrated) == (1, 1)
 
 
 def test_every_statistic_has_its_convention_and_row_counts() -> None:
-    found = judge_ratings(match_scores(RATED, SCORED, "image"), ["pearson", "pairwise_accuracy"], {}, FEW_RESAMPLES)
+    found = judge_ratings(
+        match_scores(RATING_TABLE, SCORE_TABLE, "image"), ["pearson", "pairwise_accuracy"], {}, FEW_RESAMPLES
+    )
     pearson = find_judgement(found, "pearson")
     assert pearson.value == pytest.approx(np.corrcoef([2, 4, 5], [0.2, 0.7, 0.9])[0, 1])
     assert (pearson.n, pearson.n_unscored, pearson.n_unrated) == (3, 1, 1)
@@ -75,7 +78,7 @@ def test_every_statistic_has_its_convention_and_row_counts() -> None:
 
 def test_each_skill_is_judged_separately() -> None:
     found = judge_ratings(
-        match_scores(RATED, SCORED, "image"), ["spearman"], {"p": ["colour"], "q": ["count"]}, FEW_RESAMPLES
+        match_scores(RATING_TABLE, SCORE_TABLE, "image"), ["spearman"], {"p": ["colour"], "q": ["count"]}, FEW_RESAMPLES
     )
     assert (
         find_judgement(found, "spearman", subset="colour").n,
@@ -89,25 +92,25 @@ def test_each_skill_is_judged_separately() -> None:
 )
 def test_an_undefined_statistic_has_a_reason(score: float | None, why: str) -> None:
     flat = make_scores(("p", "g", "m", score), ("p", "h", "m", score), ("q", "g", "m", score))
-    [found] = judge_ratings(match_scores(RATED, flat, "image"), ["kendall_b"], {}, FEW_RESAMPLES)
+    [found] = judge_ratings(match_scores(RATING_TABLE, flat, "image"), ["kendall_b"], {}, FEW_RESAMPLES)
     assert math.isnan(found.value)
     assert why in found.convention
 
 
 def test_auroc_of_more_than_two_labels_is_an_error_with_a_remedy() -> None:
     with pytest.raises(SourceError, match="AUROC needs two labels, found 3; use another statistic"):
-        judge_ratings(match_scores(RATED, SCORED, "image"), ["auroc"], {}, FEW_RESAMPLES)
+        judge_ratings(match_scores(RATING_TABLE, SCORE_TABLE, "image"), ["auroc"], {}, FEW_RESAMPLES)
 
 
 def test_two_scores_of_a_rated_image_are_an_error_that_names_the_image() -> None:
     with pytest.raises(SourceError, match="metric m has image_id 'p/g' in 2 rows; keep one row"):
-        match_scores(RATED, make_scores(("p", "g", "m", 0.2), ("p", "g", "m", 0.3)), "image")
+        match_scores(RATING_TABLE, make_scores(("p", "g", "m", 0.2), ("p", "g", "m", 0.3)), "image")
 
 
 def test_rows_without_an_image_are_left_out() -> None:
     missing = rows.table([{"prompt_id": "p", "generator": "g", "metric": "m"}] * 2, schemas.SCORES)
     [with_them], [without] = (
-        match_scores(RATED, table, "image") for table in (pa.concat_tables([SCORED, missing]), SCORED)
+        match_scores(RATING_TABLE, table, "image") for table in (pa.concat_tables([SCORE_TABLE, missing]), SCORE_TABLE)
     )
     assert with_them.frame.equals(without.frame)
     assert (with_them.n_unscored, with_them.n_unrated) == (without.n_unscored, without.n_unrated)
@@ -116,15 +119,17 @@ def test_rows_without_an_image_are_left_out() -> None:
 def test_missing_ids_are_filled_in_only_if_they_are_unambiguous() -> None:
     given = [{"image_id": "a", "rating": 1}, {"image_id": "b", "prompt_id": "own", "rating": 1}, {"image_id": "c"}]
     known = [("a", "p", "g"), ("a", "p", None), ("b", "q", "g"), ("c", "p", "g"), ("c", "q", "g")]
-    completed = complete_ids(rows.table(given, schemas.RATINGS), pd.DataFrame(known, columns=list(IDS), dtype="str"))
+    completed = complete_ids(
+        rows.table(given, schemas.RATINGS), pd.DataFrame(known, columns=list(ID_COLUMNS), dtype="str")
+    )
     assert completed.schema == schemas.RATINGS
     assert completed.column("prompt_id").to_pylist() == ["p", "own", None]
     assert completed.column("generator").to_pylist() == ["g", "g", "g"]
 
 
 def test_each_template_is_judged_separately() -> None:
-    both = pa.concat_tables([RATED, make_ratings(("p", "g", "a", "wl", 0.5), ("q", "g", "a", "wl", 0.7))])
-    assert [its.template for its in match_scores(both, SCORED, "image")] == ["likert", "wl"]
+    both = pa.concat_tables([RATING_TABLE, make_ratings(("p", "g", "a", "wl", 0.5), ("q", "g", "a", "wl", 0.7))])
+    assert [its.template for its in match_scores(both, SCORE_TABLE, "image")] == ["likert", "wl"]
 
 
 def test_agreement_is_undefined_for_one_rater_but_generators_are_ranked() -> None:
@@ -177,7 +182,7 @@ def test_comparisons_of_metrics_do_not_treat_images_of_a_prompt_as_independent()
 # Typing errors are detected, and unusual scales are not mistaken for them
 
 
-def warn_about(*values: float) -> list[str]:
+def list_warnings_about(*values: float) -> list[str]:
     return warn_off_scale(make_ratings(*((f"p{row}", "g", "a", "likert", value) for row, value in enumerate(values))))
 
 
@@ -191,12 +196,12 @@ def warn_about(*values: float) -> list[str]:
     ],
 )
 def test_a_few_ratings_outside_the_scale_of_the_others_are_counted(values: list[float], outside: str) -> None:
-    [warning] = warn_about(*values)
+    [warning] = list_warnings_about(*values)
     assert warning.startswith(f"{outside}, the range of the others (first: ")
 
 
 def test_a_single_negative_value_is_reported_as_a_possible_missing_answer() -> None:
-    [warning] = warn_about(*([*range(1, 6)] * 18 + [-1] * 10))
+    [warning] = list_warnings_about(*([*range(1, 6)] * 18 + [-1] * 10))
     assert warning.startswith("10 of 100 ratings (likert) are -1, the only negative value, which may stand")
     assert "leave these cells empty" in warning and "protocol.out_of_range=left_out" in warning
 
@@ -215,7 +220,7 @@ def test_a_single_negative_value_is_reported_as_a_possible_missing_answer() -> N
     ],
 )
 def test_unusual_scales_give_no_warning(values: list[float]) -> None:
-    assert warn_about(*values) == []
+    assert list_warnings_about(*values) == []
 
 
 def test_every_template_has_its_own_scale() -> None:

@@ -76,7 +76,7 @@ _prompts_0shot_rule_PQ = "Is it well made?"
 }
 
 
-def write(folder: Path, files: Mapping[str, str]) -> str:
+def write_release(folder: Path, files: Mapping[str, str]) -> str:
     for path, text in files.items():
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ from plumbline.operators.metrics.writing import Writing
 from plumbline.operators.models.calls import Generation, Request
 
 
-class Run(NamedTuple):
+class ProgramRun(NamedTuple):
     """A program's result, and the requests that it made in each round."""
 
     result: Any
@@ -32,7 +32,7 @@ def make_reply(text: str, *, complete: bool = True) -> Generation:
     return Generation(text, complete, Usage(new_tokens=7))
 
 
-def run(program: Writing[Any], *rounds: Sequence[str | Generation]) -> Run:
+def run(program: Writing[Any], *rounds: Sequence[str | Generation]) -> ProgramRun:
     """Run a program to its end, answering each round of requests with these replies; fail if their numbers differ."""
     asked: list[Sequence[Request]] = []
     script = [[make_reply(one) if isinstance(one, str) else one for one in replies] for replies in rounds]
@@ -44,5 +44,5 @@ def run(program: Writing[Any], *rounds: Sequence[str | Generation]) -> Run:
             requests = program.send(replies)
     except StopIteration as end:
         assert len(asked) == len(rounds), "the program ended before its script"
-        return Run(end.value, asked)
+        return ProgramRun(end.value, asked)
     raise AssertionError(f"more requests than scripted: {[one.messages[-1].text[-200:] for one in requests]}")

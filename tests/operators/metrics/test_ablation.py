@@ -60,7 +60,7 @@ def test_shuffling_keeps_the_words(text: str) -> None:
     assert sorted(shuffle_words(text).split()) == sorted(text.split())
 
 
-def test_a_single_word_stays_unchanged() -> None:
+def test_shuffling_a_single_word_changes_nothing() -> None:
     assert [shuffle_words(text) for text in ("dog", "", "dog dog")] == ["dog", "", "dog dog"]
 
 

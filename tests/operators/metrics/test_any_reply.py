@@ -43,7 +43,7 @@ def read_tifa(prompt: str, reply: str) -> bool:
     return own and all(one.start is None or prompt[one.start : one.end] == one.span for one in questions)
 
 
-def read_statements(prompt: str, reply: str) -> bool:
+def can_reread_statements(prompt: str, reply: str) -> bool:
     again = [(one, read_statement(write_statement(one))) for one in read_program(reply)]
     return all(isinstance(read, Statement) and read.module == one.module for one, read in again)
 
@@ -59,12 +59,14 @@ READERS: Mapping[str, Reader] = {
         prompt[one.start : one.end].strip() for one in vq2.read_spans(prompt, reply)
     ),
     "VQ2's question": lambda prompt, reply: vq2.read_question(reply).endswith("?"),
-    "VPEval's program": read_statements,
+    "VPEval's program": can_reread_statements,
 }
 """Functions that parse a reply and check the result, keyed by the kind of reply."""
-WORDS = "Q:~A:~Choices:~About~{1}:~{2}[~{1}[~(3)[~9 [~yes~no~A)~B)~red~dog~,~|~;~[~]~(~)~?~\"~'~**~1.~:~</think>~0"
-CODE = "1 | ~2 | ~, entity~, 1.0~ and ~objectEval(image, 'dog')~vqa(~=~\\~_.~\n~\n```\n~\n- "
-PIECES = st.sampled_from(f"{WORDS}~{CODE}".split("~"))
+WORD_PIECES = (
+    "Q:~A:~Choices:~About~{1}:~{2}[~{1}[~(3)[~9 [~yes~no~A)~B)~red~dog~,~|~;~[~]~(~)~?~\"~'~**~1.~:~</think>~0"
+)
+CODE_PIECES = "1 | ~2 | ~, entity~, 1.0~ and ~objectEval(image, 'dog')~vqa(~=~\\~_.~\n~\n```\n~\n- "
+PIECES = st.sampled_from(f"{WORD_PIECES}~{CODE_PIECES}".split("~"))
 REPLIES = st.text() | st.lists(PIECES | st.text(max_size=3), max_size=60).map(" ".join)
 
 

@@ -22,7 +22,7 @@ from plumbline.operators.metrics.similarities.sentence_matching import SentenceM
 from plumbline.operators.metrics.similarities.similarity import SimilarityConfig
 from plumbline.operators.metrics.table import METRICS
 from plumbline.operators.stages.graph import check_chain
-from tests.commands import config_of
+from tests.commands import load_job_config
 from tests.operators.metrics.scripted import run
 
 Options = dict[str, Any]
@@ -34,22 +34,26 @@ QUESTION_OPTIONS = (
     "benchmark.columns.source_caption=was",
     "benchmark.columns.target_caption=wanted",
 )
-NAMED = config_of("sweep", "sweep=shapes", "models=released", METRICS_OVERRIDE, *QUESTION_OPTIONS).metrics
+CONFIGURED_METRICS = load_job_config(
+    "sweep", "sweep=shapes", "models=released", METRICS_OVERRIDE, *QUESTION_OPTIONS
+).metrics
 """Configuration of every metric that has a file in a folder conf/metric, keyed by the metric's name."""
-WRITERS: list[type[Any]] = [GeckoConfig, TifaConfig, DsgConfig, Vq2Config]
+WRITING_CONFIGS: list[type[Any]] = [GeckoConfig, TifaConfig, DsgConfig, Vq2Config]
 
 
-@pytest.mark.parametrize("name", NAMED)
-def test_a_chain_is_complete(name: str) -> None:
-    check_chain(name, NAMED[name])
+@pytest.mark.parametrize("name", CONFIGURED_METRICS)
+def test_the_chain_of_every_configured_metric_is_complete(name: str) -> None:
+    check_chain(name, CONFIGURED_METRICS[name])
 
 
 def test_every_kind_of_metric_has_a_name() -> None:
-    assert {type(metric) for metric in NAMED.values()} == set(METRICS) - {FunctionConfig}, "functions have own names"
+    assert {type(metric) for metric in CONFIGURED_METRICS.values()} == set(METRICS) - {FunctionConfig}, (
+        "functions have own names"
+    )
 
 
-REFUSED: list[tuple[type[Any], Options]] = [
-    *((config, options) for config in WRITERS for options in (
+REFUSED_OPTIONS: list[tuple[type[Any], Options]] = [
+    *((config, options) for config in WRITING_CONFIGS for options in (
         {"template": "no place"}, {"writer": " "}, {"model": ""}, {"max_tokens": 0}, {"temperature": -1.0},
         {"temperature": float("nan")},
     )),
@@ -71,7 +75,7 @@ REFUSED: list[tuple[type[Any], Options]] = [
 """Configuration classes of metrics, each with options that it refuses; the error names the first option."""
 
 
-@pytest.mark.parametrize(("config", "options"), REFUSED, ids=str)
+@pytest.mark.parametrize(("config", "options"), REFUSED_OPTIONS, ids=str)
 def test_an_impossible_option_is_refused_by_its_name(config: type[Any], options: Options) -> None:
     with pytest.raises(ConfigError) as refused:
         config(**options)
@@ -81,14 +85,14 @@ def test_an_impossible_option_is_refused_by_its_name(config: type[Any], options:
     assert len(options) > 1 or "expected" in str(refused.value) or str(value) in str(refused.value)
 
 
-RECIPES: list[tuple[Metric, Metric, set[str]]] = [
+DIFFERING_RECIPES: list[tuple[Metric, Metric, set[str]]] = [
     *((GeckoConfig(), GeckoConfig(**options), {"score"}) for options in (
         {"normalise": False}, {"likelihood": "nll"}, {"reduction": "mean"}, {"threshold": 0.1})),
     *((GeckoConfig(), GeckoConfig(**options), {"question"}) for options in (
         {"coverage": False}, {"min_groundable": 0.1})),
-    *((config(), config(**options), {"question"}) for config in WRITERS for options in (
+    *((config(), config(**options), {"question"}) for config in WRITING_CONFIGS for options in (
         {"seed": 1}, {"max_tokens": 9})),
-    *((config(), config(template="{}?", model="other", writer="other"), {"answer"}) for config in WRITERS),
+    *((config(), config(template="{}?", model="other", writer="other"), {"answer"}) for config in WRITING_CONFIGS),
     (DsgConfig(), DsgConfig(zeroing="recursive"), {"score"}),
     (Vq2Config(), Vq2Config(reduction="first"), {"score"}), (Vq2Config(), Vq2Config(min_f1=0.1), {"question"}),
     (Vq2Config(temperature=1.0), Vq2Config(temperature=1.0, convention="released"), {"question"}),
@@ -115,7 +119,7 @@ def list_recipes(metric: Metric) -> Mapping[str, Any]:
     return {name: getattr(metric, f"{name}_options")() for name in names if hasattr(metric, f"{name}_options")}
 
 
-@pytest.mark.parametrize(("one", "other", "differ"), RECIPES)
+@pytest.mark.parametrize(("one", "other", "differ"), DIFFERING_RECIPES)
 def test_an_option_only_enters_the_recipes_that_it_affects(one: Metric, other: Metric, differ: set[str]) -> None:
     first, second = list_recipes(one), list_recipes(other)
     assert {name for name in first if first[name] != second[name]} == differ
@@ -137,7 +141,7 @@ def test_every_stage_has_its_role(metric: Metric, roles: Mapping[str, str]) -> N
 
 
 YES_NO_QUESTION = "is 'a' true for '{0} what?' in this image?"
-SCRIPTS: Mapping[type[Any], list[list[str]]] = {
+REPLIES_BY_CONFIG: Mapping[type[Any], list[list[str]]] = {
     GeckoConfig: [["{1}[a, counting, 1.0] {2}[nowhere, entity, 1.0]"], ["About {2}:\nQ: is {0} there?\nA: yes"]],
     TifaConfig: [["Q: is {0} there?\nA: yes"], ["yes"]],
     DsgConfig: [["1 | global (x {0})"], ["1 | is {0} there?", "1 | 0"]],
@@ -149,9 +153,9 @@ HOSTILE_TEXTS = ["{} a {0}", "a\n\nDescription:\nb", "About {1}:\nQ: a?\nA: no",
 
 
 @pytest.mark.parametrize("prompt", HOSTILE_TEXTS)
-@pytest.mark.parametrize("config", WRITERS)
+@pytest.mark.parametrize("config", WRITING_CONFIGS)
 def test_prompts_and_replies_of_any_content_are_taken_literally(config: type[Any], prompt: str) -> None:
-    written, rounds = run(config().write(prompt), *SCRIPTS[config])
+    written, rounds = run(config().write(prompt), *REPLIES_BY_CONFIG[config])
     described = f"Description:\n{' '.join(prompt.split())}\n"
     texts = [requests[0].messages[0].text for requests in rounds]
     assert described in texts[0] and (config is GeckoConfig or all(described in text for text in texts))

@@ -31,9 +31,9 @@ def repair_as_released(said: str) -> str:
     return re.sub(r'(".*?"):(.*?)(,|})', quote_value, re.sub(r"(\w+):", r'"\1":', said))
 
 
-OBJECTS = ('"', '":', ":", ",", "}", "{", "score", "true", "1", "-2.5", " ", "é_")
+OBJECT_PIECES = ('"', '":', ":", ",", "}", "{", "score", "true", "1", "-2.5", " ", "é_")
 READERS: dict[str, tuple[tuple[str, ...], Callable[[str], object], Callable[[str], object]]] = {
-    "object": (OBJECTS, viescore.repair_json, repair_as_released),
+    "object": (OBJECT_PIECES, viescore.repair_json, repair_as_released),
 }
 LONG_REPLIES = {
     "a long key": ("a" * REPETITIONS, "a" * REPETITIONS),
@@ -43,7 +43,7 @@ LONG_REPLIES = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_reply_is_parsed_like_the_releases_regular_expressions_do(name: str) -> None:
+def test_a_reply_is_parsed_as_by_the_released_regular_expressions(name: str) -> None:
     assert_read_as_released(*READERS[name])
 
 

@@ -45,7 +45,7 @@ def find_checkout(name: str) -> str:
 
 
 def run_released(name: str, code: str, given: Any) -> list[ProgramRun]:
-    """Run Python code in the checkout of release `name`, once for each item of `given`; return the results."""
+    """Run Python code in the checkout of the released code `name`, once per item of `given`; return the results."""
     script = RUN_SCRIPT + code + "\nprint(json.dumps([run(one) for one in GIVEN]))"
     done = subprocess.run(
         [sys.executable, "-c", script], input=json.dumps(given), cwd=find_checkout(name), capture_output=True, text=True
@@ -101,21 +101,25 @@ def describe_request(request: Request) -> dict[str, Any]:
     return {"messages": messages, **limits, **({"stop": list(request.stop)} if request.stop else {})}
 
 
-IMAGE = "[image]"
+IMAGE_PLACEHOLDER = "[image]"
 
 
 def describe_image_request(request: Request) -> dict[str, Any]:
-    """Return a request about an image as a service receives it, with IMAGE in place of the image."""
+    """Return a request about an image as a service receives it, with IMAGE_PLACEHOLDER in place of the image."""
     (message,) = request.messages
-    parts = [part for part in (message.text[: request.image_at], IMAGE, message.text[request.image_at :]) if part]
+    parts = [
+        part for part in (message.text[: request.image_at], IMAGE_PLACEHOLDER, message.text[request.image_at :]) if part
+    ]
     system = [] if request.system is None else [{"role": "system", "content": [request.system]}]
     return {**describe_request(request), "messages": [*system, {"role": "user", "content": parts}]}
 
 
-Sent = Callable[[Request], dict[str, Any]]
+DescribeRequest = Callable[[Request], dict[str, Any]]
 
 
-def run_ours(program: Writing[Any], replies: Sequence[str], describe_request: Sent = describe_request) -> ProgramRun:
+def run_ours(
+    program: Writing[Any], replies: Sequence[str], describe_request: DescribeRequest = describe_request
+) -> ProgramRun:
     """Run one of our own programs with the given replies; return the requests it made, and its result."""
     requests: list[Request] = []
     left = iter(replies)
@@ -170,7 +174,7 @@ DSG_REPLIES: list[tuple[str, str, str]] = [
 ]
 
 
-def test_dsgs_requests_and_questions_equal_the_releases() -> None:
+def test_dsgs_requests_and_questions_equal_those_of_the_release() -> None:
     replies = [DSG_REPLIES[index % len(DSG_REPLIES)] for index in range(len(PROMPTS))]
     released = run_released("DSG", DSG_SCRIPT, list(zip(PROMPTS, replies, strict=True)))
     metric = DsgConfig(wording=find_checkout("DSG")).with_model_defaults(get_profile)
@@ -196,19 +200,19 @@ def run(given):
         return [[one["question"], one["choices"], one["answer"], one["element"]] for one in written] or None
     return asking([reply], act)
 """
-HEADER = ": cat\nActivities:\nColors: red\nCounting:\nOther attributes:\nQuestions and answers are below:\n"
+HEADING = ": cat\nActivities:\nColors: red\nCounting:\nOther attributes:\nQuestions and answers are below:\n"
 TIFA_REPLIES = [
-    f"{HEADER}About cat (animal):\nQ: is there a cat?\nChoices: yes, no\nA: yes\nQ: what?\nChoices: cat, dog\nA: cat",
-    f"{HEADER}About red (color):\nQ: what color?\nChoices: red, blue, green,white\nA: red\nA: blue",
-    f"{HEADER}About red (hue):\nQ: what color?\nChoices: red, blue\nA: red",
-    f"{HEADER}About red\nQ: what color?\nChoices: red, blue\nA: red",
-    f"{HEADER}About the (old) red (color):\n Q: spaced?\nQ: what color?\nA: red\nQ: so?\nChoices: \nA: no",
+    f"{HEADING}About cat (animal):\nQ: is there a cat?\nChoices: yes, no\nA: yes\nQ: what?\nChoices: cat, dog\nA: cat",
+    f"{HEADING}About red (color):\nQ: what color?\nChoices: red, blue, green,white\nA: red\nA: blue",
+    f"{HEADING}About red (hue):\nQ: what color?\nChoices: red, blue\nA: red",
+    f"{HEADING}About red\nQ: what color?\nChoices: red, blue\nA: red",
+    f"{HEADING}About the (old) red (color):\n Q: spaced?\nQ: what color?\nA: red\nQ: so?\nChoices: \nA: no",
     "About cat (animal):\nQ: is there a cat?\nChoices: yes, no\nA: yes",
-    f"{HEADER}About cat (animal)\nQ: is there a cat?\nChoices: yes, no\nA: maybe",
+    f"{HEADING}About cat (animal)\nQ: is there a cat?\nChoices: yes, no\nA: maybe",
 ]
 
 
-def test_tifas_requests_and_questions_equal_the_releases() -> None:
+def test_tifas_requests_and_questions_equal_those_of_the_release() -> None:
     replies = [TIFA_REPLIES[index % len(TIFA_REPLIES)] for index in range(len(PROMPTS))]
     released = run_released("tifa", TIFA_SCRIPT, list(zip(PROMPTS, replies, strict=True)))
     metric = TifaConfig(wording=find_checkout("tifa"), filter=False).with_model_defaults(get_profile)
@@ -236,7 +240,7 @@ def run(given):
         return written["output"].split(";") if written["output"] else None
     return asking([reply], act)
 """
-PROGRAM_HEADER = HEADER.replace("Counting:\n", "Counting:\nText:\n")
+PROGRAM_HEADER = HEADING.replace("Counting:\n", "Counting:\nText:\n")
 VPEVAL_REPLIES = [
     f"{PROGRAM_HEADER}About cat (animal):\nobjectEval(image, 'cat')\nvqa(image, 'what is it?', 'cat,dog', 'cat')",
     f"{PROGRAM_HEADER}About two (counting):\ncountEval(objDet(image, 'dog'), '>1')\ntextEval(ocr(image), 'STOP')",
@@ -245,7 +249,7 @@ VPEVAL_REPLIES = [
 ]
 
 
-def test_vpevals_requests_and_questions_equal_the_releases() -> None:
+def test_vpevals_requests_and_questions_equal_those_of_the_release() -> None:
     replies = [VPEVAL_REPLIES[index % len(VPEVAL_REPLIES)] for index in range(len(PROMPTS))]
     released = run_released("VPEval", VPEVAL_SCRIPT, list(zip(PROMPTS, replies, strict=True)))
     metric = VpevalConfig(wording=find_checkout("VPEval")).with_model_defaults(get_profile)
@@ -279,7 +283,7 @@ LLMSCORE_REPLIES = ["80\n2\nGood.\nOne is missing.", "80\n\n2\n\nGood.\nTwo.\nMo
 REGIONS = [Region("a cat: on a mat", 1, 2, 30, 40), Region("a red car", 5, 6, 7, 8)]
 
 
-def test_llmscores_requests_and_ratings_equal_the_releases() -> None:
+def test_llmscores_requests_and_ratings_equal_those_of_its_released_code() -> None:
     seen = "a cat: on a mat: [1, 2, 30, 40]; a red car: [5, 6, 7, 8]; "
     replies = [[f" A cat\non {index}.\n", LLMSCORE_REPLIES[index % 4]] for index in range(len(PROMPTS))]
     given = [(prompt, f"{prompt}!", seen, both) for prompt, both in zip(PROMPTS, replies, strict=True)]
@@ -330,11 +334,11 @@ VIESCORE_REPLIES = [
 ]
 
 
-def test_viescores_requests_and_ratings_equal_the_releases() -> None:
-    require_viescores("VIEScore", "t2i", VieScoreConfig)
+def test_viescores_requests_and_ratings_equal_those_of_the_release() -> None:
+    require_equal_viescores("VIEScore", "t2i", VieScoreConfig)
 
 
-def require_viescores(name: str, task: str, config: type[TwoQuestionsConfig]) -> None:
+def require_equal_viescores(name: str, task: str, config: type[TwoQuestionsConfig]) -> None:
     """Fail if a metric's requests or ratings differ from those of a release that uses VIEScore's code."""
     replies = [VIESCORE_REPLIES[index % len(VIESCORE_REPLIES)] for index in range(len(PROMPTS))]
     given = [(task, prompt, each) for prompt, each in zip(PROMPTS, replies, strict=True)]
@@ -360,10 +364,10 @@ def merge_images(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def separate_texts(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the request with the text parts of each message, and IMAGE in place of its image."""
+    """Return the request with the text parts of each message, and IMAGE_PLACEHOLDER in place of its image."""
     said = [{**each, "content": list(map(_describe_part, each["content"]))} for each in request["messages"]]
     return {**request, "messages": said}
 
 
 def _describe_part(part: dict[str, Any]) -> str:
-    return part["text"] if part["type"] == "text" else IMAGE
+    return part["text"] if part["type"] == "text" else IMAGE_PLACEHOLDER

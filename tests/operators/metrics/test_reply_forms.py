@@ -20,7 +20,7 @@ from plumbline.operators.metrics.reply_forms import Block, read_entries, read_js
 from plumbline.operators.metrics.writing import UnreadableReply
 from tests.operators.metrics.scripted import list_examples, run
 
-KINDS: list[tuple[Any, str]] = [
+FORMS_AND_HEADINGS: list[tuple[Any, str]] = [
     (gecko.SPAN_FORMS, "The visually groundable words and their scores are labelled below:"),
     (gecko.QUESTION_FORMS, "Generated questions and answers are below:"),
     (tifa.QUESTION_FORMS, "Questions and answers are below:"),
@@ -34,15 +34,15 @@ KINDS: list[tuple[Any, str]] = [
     (vq2.ANSWER_FORMS, "Answer:"),
 ]
 PROMPT = "A red colored dog on a mat"
-LABELS = (
+LABELS_REPLY = (
     '{"labels": [{"words": "red colored", "type": "color", "score": 1.0}, '
     '{"words": "dog", "type": "entity", "score": 0.9}]}'
 )
-QUESTIONS = (
+QUESTIONS_REPLY = (
     '{"yes_no": [{"about": 2, "question": "is there a dog?", "answer": "yes"}], "multiple_choice": '
     '[{"about": 1, "question": "what color is the dog?", "answer": "red", "wrong": ["blue", "green"]}]}'
 )
-ONE_LIST = {"questions": [part for parts in json.loads(QUESTIONS).values() for part in parts]}
+ONE_LIST_REPLY = {"questions": [part for parts in json.loads(QUESTIONS_REPLY).values() for part in parts]}
 
 
 def drop_form_differences(part: Any) -> Any:
@@ -53,7 +53,7 @@ def drop_form_differences(part: Any) -> Any:
     return part._replace(before="") if hasattr(part, "before") else part
 
 
-@pytest.mark.parametrize(("kind", "heading"), KINDS)
+@pytest.mark.parametrize(("kind", "heading"), FORMS_AND_HEADINGS)
 def test_the_examples_of_both_forms_have_the_same_content(kind: Any, heading: str) -> None:
     shown = [list_examples(kind[form].instructions, heading) for form in ("text", "json")]
     for in_text, in_json in zip(*shown, strict=True):
@@ -76,8 +76,8 @@ def test_the_dependencies_of_the_examples_equal_those_in_text() -> None:
         }
 
 
-def test_gecko_in_json_is_labelled_then_asked_about() -> None:
-    written, rounds = run(GeckoConfig(replies="json", max_tokens=640).write(PROMPT), [LABELS], [QUESTIONS])
+def test_gecko_with_json_replies_labels_words_and_then_writes_questions() -> None:
+    written, rounds = run(GeckoConfig(replies="json", max_tokens=640).write(PROMPT), [LABELS_REPLY], [QUESTIONS_REPLY])
     assert [(one.text, one.choices, one.answer, one.span, one.start) for one in written] == [
         ("is there a dog?", ("yes", "no"), "yes", "dog", 14),
         ("what color is the dog?", ("blue", "green", "red"), "red", "red colored", 2),
@@ -95,7 +95,7 @@ def test_another_reply_format_changes_the_recipe(config: type[WriterConfig]) -> 
     assert next(config().write(PROMPT))[0].schema is None
 
 
-def test_one_step_questions_use_the_form_too() -> None:
+def test_one_step_questions_can_also_be_written_in_json() -> None:
     one_step = GeckoConfig(coverage=False, replies="json")
     assert one_step.question_options()["templates"] == TifaConfig(replies="json").question_options()["templates"]
     reply = '{"questions": [{"about": "dog", "type": "animal", "question": "is there a dog?", "answer": "yes"}]}'
@@ -118,18 +118,18 @@ def test_the_filter_of_tifa_reads_answers_in_json() -> None:
 @pytest.mark.parametrize(
     "reply",
     [
-        f"Here it is:\n```json\n{QUESTIONS}\n```\nI hope this helps.",
-        f"<think>It has {{2}} labels [red, dog]</think>{QUESTIONS}",
-        json.dumps(json.loads(QUESTIONS), indent=2),
-        json.dumps(ONE_LIST),
-        json.dumps(ONE_LIST["questions"]),
-        json.dumps({"Q&A": ONE_LIST["questions"]}),
-        QUESTIONS.replace('"yes"', "true"),
-        QUESTIONS.replace('"wrong": ["blue", "green"]', '"choices": ["blue", "green", "red"]'),
-        QUESTIONS[:-2] + ', {"about": 2, "question": "is it on a mat?", "answer": "o',
-        json.dumps(ONE_LIST)[:-2] + ', {"about": 2, "question": "is it on a mat?", "answer": "o',
-        QUESTIONS[:-2],
-        QUESTIONS[:-1],
+        f"Here it is:\n```json\n{QUESTIONS_REPLY}\n```\nI hope this helps.",
+        f"<think>It has {{2}} labels [red, dog]</think>{QUESTIONS_REPLY}",
+        json.dumps(json.loads(QUESTIONS_REPLY), indent=2),
+        json.dumps(ONE_LIST_REPLY),
+        json.dumps(ONE_LIST_REPLY["questions"]),
+        json.dumps({"Q&A": ONE_LIST_REPLY["questions"]}),
+        QUESTIONS_REPLY.replace('"yes"', "true"),
+        QUESTIONS_REPLY.replace('"wrong": ["blue", "green"]', '"choices": ["blue", "green", "red"]'),
+        QUESTIONS_REPLY[:-2] + ', {"about": 2, "question": "is it on a mat?", "answer": "o',
+        json.dumps(ONE_LIST_REPLY)[:-2] + ', {"about": 2, "question": "is it on a mat?", "answer": "o',
+        QUESTIONS_REPLY[:-2],
+        QUESTIONS_REPLY[:-1],
     ],
 )  # fmt: skip
 def test_questions_in_json_are_read_in_any_surrounding_text(reply: str) -> None:
@@ -139,7 +139,7 @@ def test_questions_in_json_are_read_in_any_surrounding_text(reply: str) -> None:
     ]
 
 
-def test_complete_phrases_of_a_cut_list_are_read() -> None:
+def test_complete_phrases_of_a_truncated_list_are_read() -> None:
     assert read_entries('{"phrases": ["a dog", "a mat", "a re', "phrases") == ["a dog", "a mat"]
 
 

@@ -23,7 +23,7 @@ from plumbline.operators.metrics.wording import WordedMetric, read_prompt_templa
 from plumbline.operators.metrics.writing import UnreadableReply
 from plumbline.operators.models.calls import Region
 from tests.bench_of import plan_bench, write_benchmark
-from tests.commands import refusal
+from tests.commands import run_refused
 from tests.operators.metrics import made_releases
 from tests.operators.metrics.scripted import run
 from tests.operators.tiny import CLIP_FLANT5_PROFILE
@@ -37,23 +37,23 @@ def fill_in_defaults(metric: Any) -> Any:
 def dsg(tmp_path: Path) -> DsgConfig:
     """Return DSG with the wording of a made-up checkout, whose code would exit the process if it were executed."""
     made: DsgConfig = fill_in_defaults(
-        DsgConfig(wording=made_releases.write(tmp_path / "DSG", made_releases.DSG_FILES), seed=3)
+        DsgConfig(wording=made_releases.write_release(tmp_path / "DSG", made_releases.DSG_FILES), seed=3)
     )
     return made
 
 
-EXAMPLE = "input: a cup, blue\noutput: 1 | entity - whole (cup)\n2 | attribute - color (cup, blue)"
-FROM_TUPLES = "input: a cup, blue\n1 | entity - whole (cup)\n2 | attribute - color (cup, blue)\noutput: "
+TUPLES_EXAMPLE = "input: a cup, blue\noutput: 1 | entity - whole (cup)\n2 | attribute - color (cup, blue)"
+TUPLES_AS_INPUT = "input: a cup, blue\n1 | entity - whole (cup)\n2 | attribute - color (cup, blue)\noutput: "
 
 
-def test_dsg_asks_in_its_releases_words_and_passes_tuples_on_literally(dsg: DsgConfig) -> None:
+def test_dsg_uses_the_released_wording_and_passes_tuples_on_literally(dsg: DsgConfig) -> None:
     said = "1 | entity -  whole (dog)\n3 | global (old, $5)"
     rounds = [[f" {said}\n\ninput: more"], ["1 | Is there a dog?\n3 | Old", "1 | 0\n3 | 0, 1"]]
     questions, asked = run(dsg.write("a  dog {x}"), *rounds)
     assert [request.messages[0].text for requests in asked for request in requests] == [
-        f"Say what is there.\n\n{EXAMPLE}\n\ninput: a  dog {{x}}\noutput: ",
-        f"Ask.\n\n{FROM_TUPLES}1 | Is there a cup?\n2 | Is the cup blue?\n\ninput: a  dog {{x}}\n{said}\noutput: ",
-        f"Say what needs what.\n\n{FROM_TUPLES}1 | 0\n2 | 1\n\ninput: a  dog {{x}}\n{said}\noutput: ",
+        f"Say what is there.\n\n{TUPLES_EXAMPLE}\n\ninput: a  dog {{x}}\noutput: ",
+        f"Ask.\n\n{TUPLES_AS_INPUT}1 | Is there a cup?\n2 | Is the cup blue?\n\ninput: a  dog {{x}}\n{said}\noutput: ",
+        f"Say what needs what.\n\n{TUPLES_AS_INPUT}1 | 0\n2 | 1\n\ninput: a  dog {{x}}\n{said}\noutput: ",
     ]
     assert {(request.max_tokens, request.temperature, request.seed, request.stop) for request in asked[1]} == {
         (500, 0.0, 3, ())
@@ -79,8 +79,8 @@ def test_a_reply_that_makes_the_release_fail_is_unreadable_and_requested_once(
         run(dsg.write("a dog"), *(rounds if "|" in tuples else rounds[:1]))
 
 
-def test_tifa_asks_in_its_releases_words_and_reads_the_lines_below_the_heading(tmp_path: Path) -> None:
-    folder = made_releases.write(tmp_path, made_releases.TIFA_FILES)
+def test_tifa_uses_the_released_wording_and_reads_the_lines_below_the_heading(tmp_path: Path) -> None:
+    folder = made_releases.write_release(tmp_path, made_releases.TIFA_FILES)
     metric = fill_in_defaults(TifaConfig(wording=folder, filter=False))
     reply = (
         ": dog\nActivities:\nColors:\nCounting:\nOther attributes:\nQuestions and answers are below:\n"
@@ -97,9 +97,9 @@ def test_tifa_asks_in_its_releases_words_and_reads_the_lines_below_the_heading(t
         run(metric.write("a dog"), ["About dog (animal):\nQ: what is it?\nChoices: cat, dog\nA: dog"])
 
 
-def test_vpeval_asks_in_its_releases_words_and_reads_programs_by_our_grammar(tmp_path: Path) -> None:
+def test_vpeval_uses_the_released_wording_and_reads_programs_by_our_grammar(tmp_path: Path) -> None:
     metric = fill_in_defaults(
-        VpevalConfig(wording=made_releases.write(tmp_path, made_releases.VPEVAL_FILES), max_tokens=99)
+        VpevalConfig(wording=made_releases.write_release(tmp_path, made_releases.VPEVAL_FILES), max_tokens=99)
     )
     header = ": dog\nActivities:\nColors:\nCounting:\nText:\nOther attributes:\nQuestions and programs are below:\n"
     program = "About dog (animal):\nobjectEval(image, 'dog')\n\nvqa(image, 'is it old?', 'yes,no', 'yes')"
@@ -111,8 +111,8 @@ def test_vpeval_asks_in_its_releases_words_and_reads_programs_by_our_grammar(tmp
         run(metric.write("a dog"), [f"{header}open('x').read()"])
 
 
-def test_llmscore_asks_in_its_releases_words_for_rating_and_errors_in_one_request(tmp_path: Path) -> None:
-    folder = made_releases.write(tmp_path, made_releases.LLMSCORE_FILES)
+def test_llmscore_uses_the_released_wording_for_rating_and_errors_in_one_request(tmp_path: Path) -> None:
+    folder = made_releases.write_release(tmp_path, made_releases.LLMSCORE_FILES)
     metric = fill_in_defaults(LlmScoreConfig(wording=folder, seed=2))
     described, ((request,),) = run(
         metric.describe(CaptionedImage("A dog", [Region("an ear", 1, 2, 3, 4)], 64, 48)), [" So\nit is. "]
@@ -134,9 +134,9 @@ def test_llmscore_asks_in_its_releases_words_for_rating_and_errors_in_one_reques
     assert ruled.score_ratings(verdict.ratings) == (1 / 2 + 1 / 4) / 2
 
 
-def test_viescore_asks_in_its_releases_words_and_gives_up_after_two_tries(tmp_path: Path) -> None:
+def test_viescore_uses_the_released_wording_and_gives_up_after_two_tries(tmp_path: Path) -> None:
     metric = fill_in_defaults(
-        VieScoreConfig(wording=made_releases.write(tmp_path, made_releases.VIESCORE_FILES), seed=5)
+        VieScoreConfig(wording=made_releases.write_release(tmp_path, made_releases.VIESCORE_FILES), seed=5)
     )
     unread, read = ["None.", "[9, 7]"], ['{"score": [8], "reasoning": "It fits."}', "||V^=^V||{score: 6}||V^=^V||"]
     verdict, rounds = run(metric.inspect("a <b>"), unread, read)
@@ -161,19 +161,23 @@ HOSTILE_REPLIES = [
 
 @pytest.mark.parametrize("reply", HOSTILE_REPLIES)
 def test_any_reply_of_a_judge_affects_at_most_its_own_row(reply: str, tmp_path: Path) -> None:
-    metric = fill_in_defaults(VieScoreConfig(wording=made_releases.write(tmp_path, made_releases.VIESCORE_FILES)))
+    metric = fill_in_defaults(
+        VieScoreConfig(wording=made_releases.write_release(tmp_path, made_releases.VIESCORE_FILES))
+    )
     with pytest.raises(UnreadableReply):
         run(metric.inspect("a dog"), [reply, reply], [reply, reply])
 
 
 def test_a_judge_is_asked_several_times_if_its_release_samples(tmp_path: Path) -> None:
-    drawn = made_releases.write(tmp_path / "drawn", made_releases.VIESCORE_FILES)
+    drawn = made_releases.write_release(tmp_path / "drawn", made_releases.VIESCORE_FILES)
     assert fill_in_defaults(VieScoreConfig(wording=drawn, repeats=3)).repeats == 3
 
 
 def test_the_keys_of_a_wording_depend_on_its_texts_and_not_on_its_folder(tmp_path: Path) -> None:
     def make_question_options(name: str, files: Mapping[str, str]) -> Any:
-        return fill_in_defaults(DsgConfig(wording=made_releases.write(tmp_path / name, files))).question_options()
+        return fill_in_defaults(
+            DsgConfig(wording=made_releases.write_release(tmp_path / name, files))
+        ).question_options()
 
     other = {
         **made_releases.DSG_FILES,
@@ -231,7 +235,7 @@ def test_a_worker_refuses_a_folder_that_was_changed_after_the_plan(dsg: DsgConfi
 
 REFUSED_CHECKOUTS: list[tuple[WordedMetric, Mapping[str, str], str]] = [
     (DsgConfig(), {"README.md": ""}, r"a checkout of j-min/DSG \(dsg/query_utils.py\) or templates \(dsg_tuples.txt, "),
-    (Vq2Config(), made_releases.DSG_FILES, r"expected templates \(vq2_spans.txt, .* has neither"),
+    (Vq2Config(), made_releases.DSG_FILES, r"expected templates \(vq2_spans.txt, .* has none"),
     (TifaConfig(), made_releases.DSG_FILES, r"a checkout of Yushi-Hu/tifa \(tifascore/question_gen.py\)"),
     (DsgConfig(), {"dsg/query_utils.py": made_releases.DSG_FILES["dsg/query_utils.py"]},
      "dsg/data/tifa160-dev-anns.csv is missing; give the root of an unchanged checkout of "
@@ -253,21 +257,21 @@ REFUSED_CHECKOUTS: list[tuple[WordedMetric, Mapping[str, str], str]] = [
 def test_an_unusable_wording_is_refused_with_the_expected_file(
     metric: Any, files: Mapping[str, str], problem: str, tmp_path: Path
 ) -> None:
-    folder = made_releases.write(tmp_path, files)
+    folder = made_releases.write_release(tmp_path, files)
     with pytest.raises(ConfigError, match=problem):
         fill_in_defaults(replace(metric, wording=folder))
 
 
 def test_the_plan_refuses_a_missing_folder_and_metrics_without_wordings(tmp_path: Path) -> None:
     words = ("sweep=shapes", f"store={tmp_path}/store", "cluster=here", "dry_run=true")
-    line = refusal("sweep", *words, "metric=[dsg]", f"metrics.dsg.wording={tmp_path}/none")
+    line = run_refused("sweep", *words, "metric=[dsg]", f"metrics.dsg.wording={tmp_path}/none")
     assert "dsg wording: expected a checkout of j-min/DSG" in line and "but " + str(tmp_path / "none") in line
     assert "wording" not in ClipScoreConfig.__dataclass_fields__
 
 
 def test_a_plan_records_the_folders_content(tmp_path: Path) -> None:
     bench = write_benchmark(tmp_path / "bench")
-    made_releases.write(tmp_path / "DSG", made_releases.DSG_FILES)
+    made_releases.write_release(tmp_path / "DSG", made_releases.DSG_FILES)
     more = ("metric=[dsg]", f"metrics.dsg.wording={tmp_path}/DSG")
     planned, ours = (plan_bench(bench, tmp_path / "store", *words) for words in (more, more[:1]))
     metric: Any = planned.config.metrics["dsg"]

@@ -24,7 +24,7 @@ from plumbline.operators.models.families.openai import OPENAI_PROFILE
 from tests.operators.metrics.scripted import make_reply, run
 
 CONFIG_CLASSES = (GeckoConfig, TifaConfig, DsgConfig, Vq2Config)
-REQUEST = ReplySampling(max_tokens=50, temperature=0.5, seed=3).request("How many?")
+REPLY_SAMPLING = ReplySampling(max_tokens=50, temperature=0.5, seed=3).make_request("How many?")
 
 
 def parse_number(text: str) -> int:
@@ -34,48 +34,50 @@ def parse_number(text: str) -> int:
 
 
 def test_a_readable_reply_is_requested_once() -> None:
-    result, rounds = run(ask(REQUEST, parse_number), ["4"])
-    assert (result, rounds) == (4, [[REQUEST]])
+    result, rounds = run(ask(REPLY_SAMPLING, parse_number), ["4"])
+    assert (result, rounds) == (4, [[REPLY_SAMPLING]])
 
 
 def test_an_unreadable_reply_is_requested_again_with_the_reason_and_the_same_sampling() -> None:
-    result, rounds = run(ask(REQUEST, parse_number), ["four"], ["4"])
+    result, rounds = run(ask(REPLY_SAMPLING, parse_number), ["four"], ["4"])
     again = rounds[1][0]
     assert result == 4
     assert [message.role for message in again.messages] == ["user", "assistant", "user"]
     assert again.messages[1].text == "four"
     assert "expected a number, found 'four'" in again.messages[2].text
-    assert again._replace(messages=REQUEST.messages) == REQUEST
+    assert again._replace(messages=REPLY_SAMPLING.messages) == REPLY_SAMPLING
 
 
 def test_a_reply_that_stays_unreadable_is_an_error() -> None:
     with pytest.raises(UnreadableReply, match="found '5 or 6'"):
-        run(ask(REQUEST, parse_number), ["four"], ["5 or 6"])
+        run(ask(REPLY_SAMPLING, parse_number), ["four"], ["5 or 6"])
 
 
-def test_a_cut_reply_is_requested_again_and_then_read_as_far_as_possible() -> None:
-    result, rounds = run(ask(REQUEST, parse_number), [make_reply("4", complete=False)], ["42"])
+def test_a_truncated_reply_is_requested_again_and_then_read_as_far_as_possible() -> None:
+    result, rounds = run(ask(REPLY_SAMPLING, parse_number), [make_reply("4", complete=False)], ["42"])
     assert result == 42
     assert "cut after 7 tokens; raise the metric's max_tokens" in rounds[1][0].messages[2].text
     assert (
-        run(ask(REQUEST, parse_number), [make_reply("4", complete=False)], [make_reply("42", complete=False)]).result
+        run(
+            ask(REPLY_SAMPLING, parse_number), [make_reply("4", complete=False)], [make_reply("42", complete=False)]
+        ).result
         == 42
     )
 
 
-def test_the_error_of_an_unreadable_cut_reply_says_that_it_was_cut() -> None:
+def test_the_error_of_an_unreadable_truncated_reply_says_that_it_was_truncated() -> None:
     with pytest.raises(UnreadableReply, match=r"found 'fo'; it was cut at max_tokens \(finish_reason=length\)"):
-        run(ask(REQUEST, parse_number), [make_reply("fo", complete=False)], [make_reply("fo", complete=False)])
+        run(ask(REPLY_SAMPLING, parse_number), [make_reply("fo", complete=False)], [make_reply("fo", complete=False)])
 
 
 def test_only_the_unreadable_of_several_replies_are_requested_again() -> None:
-    result, rounds = run(read_each([REQUEST] * 3, [parse_number] * 3), ["1", "two", "3"], ["2"])
+    result, rounds = run(read_each([REPLY_SAMPLING] * 3, [parse_number] * 3), ["1", "two", "3"], ["2"])
     assert result == [1, 2, 3]
     assert [len(requests) for requests in rounds] == [3, 1]
 
 
 def test_replies_that_may_fail_alone_do_not_affect_the_others() -> None:
-    result, _ = run(read_each([REQUEST] * 2, [parse_number] * 2), ["1", "two"], ["deux"])
+    result, _ = run(read_each([REPLY_SAMPLING] * 2, [parse_number] * 2), ["1", "two"], ["deux"])
     assert result[0] == 1
     assert isinstance(result[1], UnreadableReply)
 
@@ -143,9 +145,9 @@ def test_a_service_compares_letters_of_choices_but_yes_and_no_literally(config: 
     ).choices == ("A", "B")
 
 
-def test_metrics_whose_choices_have_no_letters_refuse_the_option() -> None:
+def test_metrics_without_lettered_choices_refuse_the_letters_option() -> None:
     for config in (DsgConfig, Vq2Config, VpevalConfig):
-        with pytest.raises(ConfigError, match="letters: its choices cannot be replaced by letters"):
+        with pytest.raises(ConfigError, match="letters: this metric's choices cannot be replaced by letters"):
             config(letters=True)
         assert not config().with_model_defaults(lambda role: OPENAI_PROFILE).letters
     for scores_likelihoods in (GeckoConfig, Vq2Config):

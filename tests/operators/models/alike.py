@@ -23,7 +23,6 @@ from plumbline.operators.models.calls import (
     Request,
     SimilarityModel,
 )
-from plumbline.operators.models.families.embedders import DinoSimilarity
 from plumbline.operators.models.networks.similarity import DualEncoder
 from tests.operators import tiny
 
@@ -81,13 +80,13 @@ def compute_similarities(
     if isinstance(model, DualEncoder):
         model.embedded.clear()
     features = model.encode([_preprocess(model, image) for image in (*images, IMAGE_BEFORE)])
-    blind = isinstance(model, DinoSimilarity)
+    blind = getattr(model, "tokenizer", None) is None
     pairs = [Pair(text[0], source=len(images)) if blind else Pair(*text) for text in texts]
     return list(model.compare(features, pairs, measure))
 
 
 def _preprocess(model: Any, image: Image.Image) -> Any:
-    """Return the image as preprocessed by the model; if the model scores edits, BEFORE is the image's source."""
+    """Return the image as preprocessed by the model; if the model scores edits, IMAGE_BEFORE is the image's source."""
     edits = type(model).__name__ == "EditRewardSimilarity"  # belongs to a plugin
     return model.preprocess_several([IMAGE_BEFORE, image]) if edits else model.preprocess(image)
 
@@ -143,11 +142,11 @@ def _detect_boxes(model: Any, images: Sequence[Image.Image], wanted: Sequence[De
 REQUESTS = [
     Request((Message("user", text),), length) for length in (12, 20) for text in ("What does it show?", "Is it red?")
 ]
-ABOUT_IMAGES = [ImageRequest(image, request) for request in REQUESTS for image in range(len(IMAGES))]
+IMAGE_REQUESTS = [ImageRequest(image, request) for request in REQUESTS for image in range(len(IMAGES))]
 PAIRS = [Pair(image, text) for image in range(len(IMAGES)) for text in TEXTS]
 CALLS: dict[Call, tuple[Sequence[Any], Ask]] = {
     "likelihood": (QUESTIONS, _answer_questions),
-    "generate_from_images": (ABOUT_IMAGES, _answer_requests),
+    "generate_from_images": (IMAGE_REQUESTS, _answer_requests),
     "regions": ([Pair(image, "") for image in range(len(IMAGES))], _find_regions),
     "ocr": ([Pair(image, "") for image in range(len(IMAGES))], _read_texts),
     "detect": (
@@ -171,7 +170,10 @@ CALLS: dict[Call, tuple[Sequence[Any], Ask]] = {
 
 
 def prepare_call(call: Call, measure: Measure = "cosine") -> tuple[Sequence[Any], Ask]:
-    """Return the inputs for a call and the function that makes it; inputs refer to images by their index in IMAGES."""
+    """Return the inputs for a call, and the function that makes it.
+
+    Inputs refer to images by their index in IMAGES.
+    """
     if call != "similarity":
         return CALLS[call]
 
@@ -181,7 +183,7 @@ def prepare_call(call: Call, measure: Measure = "cosine") -> tuple[Sequence[Any]
     return PAIRS, compare
 
 
-def require_alike(
+def require_batch_invariance(
     model: Any, call: Call, *, measure: Measure = "cosine", inputs: Sequence[Any] = (), alone: Any = None
 ) -> None:
     """Fail if an answer depends on its input's position or on the other inputs in the batch.

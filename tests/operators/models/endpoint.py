@@ -53,7 +53,7 @@ class Server:
         self.most_at_once = 0
         self._at_once = 0
         self._lock = threading.Lock()
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._make_handler_class())
         self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         self._thread.start()
 
@@ -83,7 +83,7 @@ class Server:
             with self._lock:
                 self._at_once -= 1
 
-    def _handler(server: "Server") -> type[BaseHTTPRequestHandler]:
+    def _make_handler_class(server: "Server") -> type[BaseHTTPRequestHandler]:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

@@ -24,7 +24,6 @@ class Hub:
     port: int = 0
 
     def files(self, repo: str) -> list[str]:
-        """Return the paths of a repository's files."""
         folder = self.repositories[repo]
         return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 

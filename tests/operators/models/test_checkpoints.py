@@ -105,11 +105,11 @@ def rename(name: str, other: str) -> Callable[[Path], object]:
     return lambda folder: (folder / name).rename(folder / other)
 
 
-def edit(**fields: Any) -> Callable[[Path], object]:
+def make_config_edit(**fields: Any) -> Callable[[Path], object]:
     return lambda folder: tiny.edit_json(folder / "config.json", **fields)
 
 
-def lengthen(folder: Path) -> None:
+def append_to_weights(folder: Path) -> None:
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes() + b"more")
 
@@ -124,12 +124,12 @@ def make_safetensors(header: bytes) -> bytes:
     return struct.pack("<Q", len(header)) + header
 
 
-GIT_LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 99\n"
+GIT_LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 99\n"
 UNFIT_FILES = {
-    "too long": (lengthen, "not a safetensors file .*, or truncated; download the checkpoint again"),
+    "too long": (append_to_weights, "not a safetensors file .*, or truncated; download the checkpoint again"),
     "empty": (write("model.safetensors", b""), "not a safetensors file .*download the checkpoint again"),
     "half a length": (write("model.safetensors", b"\1\0\0"), "not a safetensors file"),
-    "git lfs pointer": (write("model.safetensors", GIT_LFS), "not a safetensors file"),
+    "git lfs pointer": (write("model.safetensors", GIT_LFS_POINTER), "not a safetensors file"),
     "zeros": (write("model.safetensors", b"\0" * 64), "not a safetensors file"),
     "header of text": (write("model.safetensors", make_safetensors(b"{]")), "not a safetensors file"),
     "header of a list": (write("model.safetensors", make_safetensors(b"[]")), "not a safetensors file"),
@@ -150,10 +150,10 @@ UNFIT_FILES = {
     "binary config": (write("config.json", b"\xff\xfe\0"), "config.json is not JSON"),
     "list for a config": (write("config.json", b"[1]"), "has no model_type; download the checkpoint again"),
     "other model": (
-        edit(model_type="bert"),
+        make_config_edit(model_type="bert"),
         "model_type 'bert', expected 'cl.*; no model family serves such a checkpoint",
     ),
-    "no model type": (edit(model_type=None), "has no model_type"),
+    "no model type": (make_config_edit(model_type=None), "has no model_type"),
     "no preprocessor": (remove("preprocessor_config.json"), r"no preprocessor_config\.json or processor_config\.json"),
     "no tokenizer": (remove("tokenizer.json"), "no tokenizer.json or .*set the model's `tokenizer`"),
     "half a sentencepiece": (
@@ -175,8 +175,14 @@ def test_an_unfit_checkpoint_is_refused_by_name_with_its_remedy(own_checkpoints:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"mm_projector_type": "linear"}, "`mm_projector_type` is 'linear'; only 'mlp2x_gelu' is supported"),
-        ({"mm_vision_select_feature": "cls_patch"}, "`mm_vision_select_feature` is 'cls_patch'; only 'patch'"),
+        (
+            {"mm_projector_type": "linear"},
+            "`mm_projector_type` is 'linear'; use a checkpoint in which it is 'mlp2x_gelu'",
+        ),
+        (
+            {"mm_vision_select_feature": "cls_patch"},
+            "`mm_vision_select_feature` is 'cls_patch'; use a checkpoint in which it is 'patch'",
+        ),
         ({"mm_vision_tower": None}, "lacks `mm_vision_tower`, so it is not a CLIP-FlanT5"),
         ({"mm_vision_select_layer": None}, "lacks `mm_vision_select_layer`"),
         ({"d_model": None}, "lacks `d_model`"),
@@ -284,7 +290,7 @@ def test_another_tokenizer_or_tower_makes_another_model(own_checkpoints: Path) -
     assert resolve_flant5(own_checkpoints, tokenizer=str(own_checkpoints / "other")).semantic() != before
 
 
-def test_the_revision_label_of_a_local_folder_makes_another_model(own_checkpoints: Path) -> None:
+def test_the_revision_of_a_local_folder_is_its_label_and_part_of_its_key(own_checkpoints: Path) -> None:
     labelled = resolve_clip(own_checkpoints, revision="v2")
     assert labelled.label == "v2"
     assert labelled.semantic() != resolve_clip(own_checkpoints).semantic()
@@ -325,7 +331,7 @@ def test_a_models_identity_can_be_written_as_json(checkpoints: Path) -> None:
     assert json.loads(json.dumps(semantic)) == semantic
 
 
-def test_the_given_function_digests_every_file(checkpoints: Path) -> None:
+def test_the_given_digest_function_is_used_for_every_file(checkpoints: Path) -> None:
     digested: list[str] = []
 
     def digest(path: Path) -> str:
@@ -486,7 +492,7 @@ def test_small_models_are_float32_on_a_gpu_too_unless_set(saved_checkpoints: Pat
 # Kinds of VQA model
 
 
-def test_padding_makes_another_model_of_llava_1_5_and_is_refused_for_other_chat_models(saved_checkpoints: Path) -> None:
+def test_padding_is_part_of_the_key_of_llava_1_5_and_not_of_other_chat_models(saved_checkpoints: Path) -> None:
     released, processor = (
         resolve("vlm", saved_checkpoints / "llava", padding=padding) for padding in ("released", "processor")
     )
@@ -507,7 +513,7 @@ def test_the_vqa_profile_is_found_without_reading_any_weights(saved_checkpoints:
 # Engines
 
 
-def test_options_of_vllm_do_not_affect_a_model_on_transformers(saved_checkpoints: Path) -> None:
+def test_vllm_options_do_not_affect_a_model_that_runs_on_transformers(saved_checkpoints: Path) -> None:
     """A model's file may contain vLLM options even if the sweep uses the other engine."""
     folder, options = saved_checkpoints / "causal_lm", {"max_model_len": 8192}
     model = resolve("causal_lm", folder, engine="transformers", engine_options=options)
@@ -554,7 +560,7 @@ def test_an_engine_option_that_could_run_code_or_change_the_model_is_refused(
         model_config(family="causal_lm", checkpoint="x", engine="vllm", engine_options=options)
 
 
-SERVICES = " and ".join(name for name, family in FAMILIES.items() if issubclass(family.config, ServiceModel))
+SERVICE_FAMILIES = " and ".join(name for name, family in FAMILIES.items() if issubclass(family.config, ServiceModel))
 """Model families that run at a service, as listed in error messages."""
 
 
@@ -563,10 +569,10 @@ SERVICES = " and ".join(name for name, family in FAMILIES.items() if issubclass(
     [
         ("nli", {"engine": "vllm"}, "causal_lm and vlm"),
         ("clip", {"engine_options": {"max_model_len": 9}}, "causal_lm and vlm"),
-        ("causal_lm", {"endpoint": "http://host/v1"}, SERVICES),
-        ("causal_lm", {"concurrency": 2}, SERVICES),
-        ("causal_lm", {"max_retries": 2}, SERVICES),
-        ("vlm", {"key_variable": "KEY"}, SERVICES),
+        ("causal_lm", {"endpoint": "http://host/v1"}, SERVICE_FAMILIES),
+        ("causal_lm", {"concurrency": 2}, SERVICE_FAMILIES),
+        ("causal_lm", {"max_retries": 2}, SERVICE_FAMILIES),
+        ("vlm", {"key_variable": "KEY"}, SERVICE_FAMILIES),
         ("vlm", {"vision_tower": "clip"}, "clip_flant5"),
         ("clip", {"vision_tower_revision": "main"}, "clip_flant5"),
         ("clip", {"padding": "processor"}, "clip_flant5 and vlm"),
@@ -580,7 +586,7 @@ def test_an_option_of_another_family_is_refused_and_its_default_is_not(
     (name,) = option
     default = getattr(model_config(family=having.split()[0], checkpoint="x"), name)
     assert model_config(family=family, checkpoint="x", **{name: default}) == model_config(family=family, checkpoint="x")
-    message = f"^model {name}: an option of {having}; remove it from this {family} model$"
+    message = f"^model {name}: this option belongs to {having}; remove it from this {family} model$"
     with pytest.raises(ConfigError, match=message):
         model_config(family=family, checkpoint="x", **option)
 
@@ -605,6 +611,6 @@ def test_every_call_is_served_by_a_family() -> None:
     assert served | {"draw"} == set(get_args(Call)), "the generation plugin has the families that draw"
 
 
-def test_only_models_at_a_service_are_not_local() -> None:
+def test_all_models_except_those_at_a_service_are_local() -> None:
     """A pool assigns a GPU to local models only."""
     assert [name for name in NAMES if not FAMILIES[name].local] == ["openai"]

@@ -89,14 +89,14 @@ def test_a_tower_that_transformers_saved_alone_works_too(
     assert compute_answers(load_flant5(own_checkpoints)) == compute_answers(likelihood)
 
 
-ALIASES = ("embed_tokens.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
-POSITIONS = {tiny.TOWER_PREFIX + "embeddings.position_ids": torch.arange(tiny.N_PATCHES + 1)[None]}
-LAYOUTS: dict[str, Callable[[dict[str, torch.Tensor]], object]] = {
-    "positions that older transformers saved": lambda weights: weights.update(POSITIONS),
+EMBEDDING_NAMES = ("embed_tokens.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+POSITION_TENSORS = {tiny.TOWER_PREFIX + "embeddings.position_ids": torch.arange(tiny.N_PATCHES + 1)[None]}
+LAYOUT_CONVERSIONS: dict[str, Callable[[dict[str, torch.Tensor]], object]] = {
+    "positions that older transformers saved": lambda weights: weights.update(POSITION_TENSORS),
     **{f"{name} beside": lambda weights, name=name: weights.update({name: weights["shared.weight"].clone()})
-       for name in ALIASES},
+       for name in EMBEDDING_NAMES},
     **{f"{name} alone": lambda weights, name=name: weights.update({name: weights.pop("shared.weight")})
-       for name in ALIASES},
+       for name in EMBEDDING_NAMES},
 }  # fmt: skip
 """Functions that convert the weights to another layout, by the layout's name.
 
@@ -104,11 +104,11 @@ Safetensors stores a shared tensor once, under one name; the Hub's converter kee
 """
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", LAYOUT_CONVERSIONS)
 def test_aliases_of_the_embedding_and_stored_positions_are_accepted(
     own_checkpoints: Path, likelihood: ClipFlanT5Likelihood, layout: str
 ) -> None:
-    rewrite(own_checkpoints / "flant5", LAYOUTS[layout])
+    rewrite(own_checkpoints / "flant5", LAYOUT_CONVERSIONS[layout])
     assert compute_answers(load_flant5(own_checkpoints)) == compute_answers(likelihood)
 
 

@@ -10,17 +10,17 @@ import pytest
 from plumbline.operators.models.families import model_config
 from plumbline.operators.models.resolution import resolve_model
 
-COMMON = {"model.safetensors": struct.pack("<Q", 2) + b"{}", "tokenizer.json": b"{}"}
-VQA = {"preprocessor_config.json": b"{}"}
-CHAT = {"architectures": ["ChatForConditionalGeneration"], "vision_config": {}}
-FLANT5 = {"d_model": 8, "mm_vision_tower": "../clip", "mm_vision_select_layer": -2}
+COMMON_FILES = {"model.safetensors": struct.pack("<Q", 2) + b"{}", "tokenizer.json": b"{}"}
+PREPROCESSOR_FILES = {"preprocessor_config.json": b"{}"}
+CHAT_CONFIG = {"architectures": ["ChatForConditionalGeneration"], "vision_config": {}}
+FLANT5_CONFIG = {"d_model": 8, "mm_vision_tower": "../clip", "mm_vision_select_layer": -2}
 CHECKPOINTS: dict[str, dict[str, Any]] = {
     "clip": {"model_type": "clip"},
-    "flant5": {"model_type": "clip_t5"} | FLANT5,
+    "flant5": {"model_type": "clip_t5"} | FLANT5_CONFIG,
     "language": {"model_type": "llama", "architectures": ["LlamaForCausalLM"]},
-    "llava_1_5": {"model_type": "llava"} | CHAT,
-    "llava": {"model_type": "llava", "text_config": {"model_type": "mistral"}} | CHAT,
-    "chat": {"model_type": "qwen2_vl"} | CHAT,
+    "llava_1_5": {"model_type": "llava"} | CHAT_CONFIG,
+    "llava": {"model_type": "llava", "text_config": {"model_type": "mistral"}} | CHAT_CONFIG,
+    "chat": {"model_type": "qwen2_vl"} | CHAT_CONFIG,
     "classifier": {
         "model_type": "bert",
         "architectures": ["BertForSequenceClassification"],
@@ -39,13 +39,16 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("folders")
     for name, fields in CHECKPOINTS.items():
         (root / name).mkdir()
-        for file, content in (COMMON | VQA | {"config.json": json.dumps(fields).encode()}).items():
+        for file, content in (COMMON_FILES | PREPROCESSOR_FILES | {"config.json": json.dumps(fields).encode()}).items():
             (root / name / file).write_bytes(content)
     return root
 
 
-VLLM = {"engine": "vllm", "engine_options": {"max_model_len": 99, "max_num_seqs": 9, "mm_processor_kwargs": {"a": 1}}}
-IDENTITIES = {
+VLLM_OPTIONS = {
+    "engine": "vllm",
+    "engine_options": {"max_model_len": 99, "max_num_seqs": 9, "mm_processor_kwargs": {"a": 1}},
+}
+DIGEST_BY_CHECKPOINT = {
     "clip": "f69e868e00ca70780653e8cd1e3b21bbdf3f747c5b4e1a4635386dd63c69b245",
     "flant5": "ac2db0ebbfc874339b9ad84c0a1ca04d3bda13516fb7b06b0101bd635930df13",
     "language": "6c1c75fe6760eb71d8ee5ac23059f2d0bfeff1a11c8518bc02875f89abc38b79",
@@ -62,26 +65,33 @@ IDENTITIES = {
 
 
 def make_key_part(checkpoint: str, **others: Any) -> dict[str, Any]:
-    """Return the part of a cell's key that stands for a local model, with the fields in `others`.
+    """Return a local model's part of a cell's key, with the further fields in `others`.
 
-    The field `parts` has the digest of the checkpoint, of the tokenizer and of the further parts in `others`.
+    The field `parts` contains the digests of the checkpoint, of the tokenizer, and of the parts that `others`
+    names.
     """
     parts = {"checkpoint": checkpoint, "tokenizer": checkpoint} | others.pop("parts", {})
-    identities = {role: IDENTITIES[folder] for role, folder in parts.items()}
+    identities = {role: DIGEST_BY_CHECKPOINT[folder] for role, folder in parts.items()}
     return {"version": 1, "dtype": "float32", "label": None, "parts": identities} | others
 
 
-TOWER = {"vision_tower": "clip"}
-PLAIN = {"engine": "transformers", "engine_options": {}}
-SERVED = {"engine": "vllm", "engine_options": {"max_model_len": 99, "mm_processor_kwargs": {"a": 1}}}
-CHAT = {"version": 2, "repetition_penalty": "ignored", "max_pixels": None, "system": None}
-FLANT5_KIND = {"kind": "clip_flant5", "system": None, "parts": TOWER}
-LLAVA_1_5_KIND = {"kind": "llava_1_5", "padding": "released"} | CHAT
-LLAVA_KIND = {"kind": "llava"} | CHAT
-WRITER = {"kind": "text_only"}
-SERVICE = {"version": 1, "kind": "openai", "model": "judge", "image_format": "png"}
-JUDGE = {"endpoint": "http://host/v1/", "revision": "a", "concurrency": 2, "max_retries": 0, "key_variable": "K"}
-KEYS: list[tuple[str, str, dict[str, Any], bool, dict[str, Any]]] = [
+TOWER_FOLDER = {"vision_tower": "clip"}
+TRANSFORMERS_KEY_PART = {"engine": "transformers", "engine_options": {}}
+VLLM_KEY_PART = {"engine": "vllm", "engine_options": {"max_model_len": 99, "mm_processor_kwargs": {"a": 1}}}
+CHAT_KEY_PART = {"version": 2, "repetition_penalty": "ignored", "max_pixels": None, "system": None}
+FLANT5_KEY_PART = {"kind": "clip_flant5", "system": None, "parts": TOWER_FOLDER}
+LLAVA_1_5_KEY_PART = {"kind": "llava_1_5", "padding": "released"} | CHAT_KEY_PART
+LLAVA_KEY_PART = {"kind": "llava"} | CHAT_KEY_PART
+TEXT_ONLY_KEY_PART = {"kind": "text_only"}
+SERVICE_KEY_PART = {"version": 1, "kind": "openai", "model": "judge", "image_format": "png"}
+JUDGE_OPTIONS = {
+    "endpoint": "http://host/v1/",
+    "revision": "a",
+    "concurrency": 2,
+    "max_retries": 0,
+    "key_variable": "K",
+}
+EXPECTED_KEY_PARTS: list[tuple[str, str, dict[str, Any], bool, dict[str, Any]]] = [
     ("clip", "clip", {}, False, make_key_part("clip", kind="cosine")),
     (
         "clip",
@@ -97,58 +107,64 @@ KEYS: list[tuple[str, str, dict[str, Any], bool, dict[str, Any]]] = [
         True,
         make_key_part("clip", kind="cosine", dtype="bfloat16", parts={"tokenizer": "chat"}),
     ),
-    ("clip_flant5", "flant5", {}, False, make_key_part("flant5", padding="released", **FLANT5_KIND)),
+    ("clip_flant5", "flant5", {}, False, make_key_part("flant5", padding="released", **FLANT5_KEY_PART)),
     (
         "clip_flant5",
         "flant5",
         {"padding": "processor"},
         True,
-        make_key_part("flant5", dtype="bfloat16", padding="processor", **FLANT5_KIND),
+        make_key_part("flant5", dtype="bfloat16", padding="processor", **FLANT5_KEY_PART),
     ),
     (
         "clip_flant5",
         "flant5",
         {"vision_tower": "clip", "tokenizer": "t5"},
         False,
-        make_key_part("flant5", padding="released", **FLANT5_KIND | {"parts": {"tokenizer": "t5"} | TOWER}),
+        make_key_part("flant5", padding="released", **FLANT5_KEY_PART | {"parts": {"tokenizer": "t5"} | TOWER_FOLDER}),
     ),
-    ("causal_lm", "language", {}, False, make_key_part("language", **WRITER | PLAIN)),
+    ("causal_lm", "language", {}, False, make_key_part("language", **TEXT_ONLY_KEY_PART | TRANSFORMERS_KEY_PART)),
     (
         "causal_lm",
         "language",
         {"engine_options": {"max_model_len": 9}},
         False,
-        make_key_part("language", **WRITER | PLAIN),
+        make_key_part("language", **TEXT_ONLY_KEY_PART | TRANSFORMERS_KEY_PART),
     ),
-    ("causal_lm", "language", VLLM, True, make_key_part("language", dtype="bfloat16", **WRITER | SERVED)),
-    ("vlm", "llava_1_5", {}, False, make_key_part("llava_1_5", **PLAIN | LLAVA_1_5_KIND)),
+    (
+        "causal_lm",
+        "language",
+        VLLM_OPTIONS,
+        True,
+        make_key_part("language", dtype="bfloat16", **TEXT_ONLY_KEY_PART | VLLM_KEY_PART),
+    ),
+    ("vlm", "llava_1_5", {}, False, make_key_part("llava_1_5", **TRANSFORMERS_KEY_PART | LLAVA_1_5_KEY_PART)),
     (
         "vlm",
         "llava_1_5",
         {"padding": "processor"},
         False,
-        make_key_part("llava_1_5", **PLAIN | LLAVA_1_5_KIND | {"padding": "processor"}),
+        make_key_part("llava_1_5", **TRANSFORMERS_KEY_PART | LLAVA_1_5_KEY_PART | {"padding": "processor"}),
     ),
-    ("vlm", "llava_1_5", VLLM, False, make_key_part("llava_1_5", **SERVED | LLAVA_1_5_KIND)),
-    ("vlm", "llava", {}, False, make_key_part("llava", **PLAIN | LLAVA_KIND)),
+    ("vlm", "llava_1_5", VLLM_OPTIONS, False, make_key_part("llava_1_5", **VLLM_KEY_PART | LLAVA_1_5_KEY_PART)),
+    ("vlm", "llava", {}, False, make_key_part("llava", **TRANSFORMERS_KEY_PART | LLAVA_KEY_PART)),
     (
         "vlm",
         "chat",
         {"padding": "processor"},
         True,
-        make_key_part("chat", kind="chat", dtype="bfloat16", **PLAIN | CHAT),
+        make_key_part("chat", kind="chat", dtype="bfloat16", **TRANSFORMERS_KEY_PART | CHAT_KEY_PART),
     ),
     ("nli", "classifier", {}, True, make_key_part("classifier")),
     ("nli", "t5", {"dtype": "bfloat16"}, True, make_key_part("t5", dtype="bfloat16")),
     ("sentences", "encoder", {}, True, make_key_part("encoder")),
     ("blip_itm", "blip", {}, False, make_key_part("blip")),
     ("blip_itm", "blip_2", {}, False, make_key_part("blip_2")),
-    ("openai", "judge", {}, True, SERVICE | {"endpoint": None, "label": None}),
-    ("openai", "judge", JUDGE, False, SERVICE | {"endpoint": "http://host/v1", "label": "a"}),
+    ("openai", "judge", {}, True, SERVICE_KEY_PART | {"endpoint": None, "label": None}),
+    ("openai", "judge", JUDGE_OPTIONS, False, SERVICE_KEY_PART | {"endpoint": "http://host/v1", "label": "a"}),
 ]
 
 
-@pytest.mark.parametrize(("family", "checkpoint", "options", "on_gpu", "expected"), KEYS)
+@pytest.mark.parametrize(("family", "checkpoint", "options", "on_gpu", "expected"), EXPECTED_KEY_PARTS)
 def test_everything_that_can_change_a_models_results_is_in_the_keys(
     folders: Path, family: str, checkpoint: str, options: dict[str, Any], on_gpu: bool, expected: dict[str, Any]
 ) -> None:

@@ -10,12 +10,12 @@ from PIL import Image
 
 from plumbline.operators.models.pixels import make_pixel_input
 from tests.operators.tiny import draw_image
-from tests.releases import CHAT_MODELS, is_older
+from tests.releases import CHAT_MODELS_RELEASE, is_older
 
 pytestmark = pytest.mark.skipif(
-    is_older(CHAT_MODELS), reason="some processors of chat models convert bytes in other ways"
+    is_older(CHAT_MODELS_RELEASE), reason="some processors of chat models convert bytes in other ways"
 )
-PER_CHANNEL = {
+PER_CHANNEL_PROCESSORS = {
     "CLIPImageProcessorPil": {},
     "SiglipImageProcessorPil": {},
     "BlipImageProcessorPil": {},
@@ -28,16 +28,16 @@ PER_CHANNEL = {
     "Glm4vImageProcessorPil": {},
 }
 """Processors whose last steps treat all pixels of a channel alike, with options used by checkpoints."""
-NOT_PER_CHANNEL = ("Siglip2ImageProcessorPil", "Owlv2ImageProcessorPil")
+OTHER_PROCESSORS = ("Siglip2ImageProcessorPil", "Owlv2ImageProcessorPil")
 """Processors that pad or resize after converting pixels to floats."""
 
 
 def make_processor(name: str) -> Any:
-    return getattr(transformers, name)(**PER_CHANNEL.get(name, {}))
+    return getattr(transformers, name)(**PER_CHANNEL_PROCESSORS.get(name, {}))
 
 
 @pytest.mark.parametrize("size", [(333, 500), (64, 64), (700, 90)])
-@pytest.mark.parametrize("name", PER_CHANNEL)
+@pytest.mark.parametrize("name", PER_CHANNEL_PROCESSORS)
 def test_bytes_are_converted_to_the_processors_own_values_on_the_device(name: str, size: tuple[int, int]) -> None:
     processor, image = make_processor(name), draw_image(3, width=size[0], height=size[1])
     own = processor(images=image, return_tensors="pt")
@@ -48,7 +48,7 @@ def test_bytes_are_converted_to_the_processors_own_values_on_the_device(name: st
     assert all(np.array_equal(left[each], own[each]) for each in own), "their grids and masks"
 
 
-@pytest.mark.parametrize("name", NOT_PER_CHANNEL)
+@pytest.mark.parametrize("name", OTHER_PROCESSORS)
 def test_a_processor_that_resizes_or_pads_floats_stays_unchanged(name: str) -> None:
     processor, image = make_processor(name), draw_image(4, width=90, height=40)
     own = processor(images=image, return_tensors="pt")["pixel_values"]

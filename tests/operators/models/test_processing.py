@@ -38,7 +38,10 @@ def preprocess(transform: PixelTransform | ReleasedTransform, image: Image.Image
 
 
 def preprocess_by_hand(image: Image.Image) -> np.ndarray:
-    """Return pixels (3, SIDE, SIDE): shorter side resized (bicubic), centre cropped, scaled to 0-1, and normalised."""
+    """Return the pixels after resizing the shorter side (bicubic), cropping the centre and normalising.
+
+    The shape is (3, IMAGE_SIDE, IMAGE_SIDE).
+    """
     scale = IMAGE_SIDE / min(image.size)
     width, height = (int(side * scale) for side in image.size)
     resized = image.resize((width, height), Image.Resampling.BICUBIC)
@@ -48,7 +51,7 @@ def preprocess_by_hand(image: Image.Image) -> np.ndarray:
 
 
 @pytest.mark.parametrize("size", [(48, 48), (64, 48), (40, 90), (32, 32), (5, 7), (1, 1), (3, 3)])
-def test_clips_own_preprocessing_is_resize_crop_and_normalise(cropping: PixelTransform, size: tuple[int, int]) -> None:
+def test_clips_own_preprocessing_resizes_crops_and_normalises(cropping: PixelTransform, size: tuple[int, int]) -> None:
     image = draw_image(2, width=size[0], height=size[1])
     pixels = cropping(image)
     assert (pixels.shape, pixels.dtype) == ((3, IMAGE_SIDE, IMAGE_SIDE), torch.uint8)
@@ -75,7 +78,7 @@ def test_padding_comes_before_the_other_steps(padding: PixelTransform, size: tup
 
 
 @pytest.mark.parametrize(("width", "left"), [(33, 0), (34, 1), (35, 2), (36, 2), (37, 2), (39, 4)])
-def test_the_released_margins_are_rounded_to_even_and_the_processors_are_truncated(
+def test_margins_are_rounded_to_even_by_released_code_and_truncated_by_processors(
     cropping: PixelTransform, width: int, left: int
 ) -> None:
     image = draw_image(4, width=width, height=IMAGE_SIDE)
@@ -88,22 +91,22 @@ def test_the_released_margins_are_rounded_to_even_and_the_processors_are_truncat
 @pytest.mark.parametrize("mode", ["P", "1"])
 def test_the_released_code_resizes_palette_images_by_nearest_neighbour(cropping: PixelTransform, mode: str) -> None:
     stored = draw_image(5, width=90, height=60).convert(mode)
-    shown = preprocess(ReleasedTransform(cropping.processor), decode_from_file(stored))
+    shown = preprocess(ReleasedTransform(cropping.processor), encode_and_decode(stored))
     nearest = stored.convert("RGB").resize((48, 32), Image.Resampling.NEAREST).crop((8, 0, 40, 32))
     torch.testing.assert_close(shown, preprocess(cropping, nearest), atol=1e-5, rtol=0)
-    assert not torch.allclose(shown, preprocess(cropping, decode_from_file(stored)), atol=0.1)
+    assert not torch.allclose(shown, preprocess(cropping, encode_and_decode(stored)), atol=0.1)
 
 
 def test_in_the_released_code_transparent_pixels_do_not_affect_their_neighbours(cropping: PixelTransform) -> None:
     stored = Image.new("RGBA", (96, 96), (255, 255, 255, 255))
     stored.paste((0, 0, 0, 0), (0, 0, 50, 96))
-    shown = preprocess(ReleasedTransform(cropping.processor), decode_from_file(stored))
+    shown = preprocess(ReleasedTransform(cropping.processor), encode_and_decode(stored))
     brightness = (shown[0] * IMAGE_STD[0] + IMAGE_MEAN[0])[16]
     assert set(brightness.round(decimals=3).tolist()) == {0.0, 1.0}, "no grey between the two"
 
 
-def decode_from_file(image: Image.Image) -> Image.Image:
-    """Decode the image from a file, as the stages do."""
+def encode_and_decode(image: Image.Image) -> Image.Image:
+    """Encode the image as a PNG, and decode it as the stages do."""
     found = decode_row_image({"image": encode_image(image)}, ImageLimits(), refuse_fetch)
     assert isinstance(found, Image.Image)
     assert found.mode == "RGB"
@@ -123,6 +126,6 @@ def test_the_image_is_in_the_middle_of_its_square() -> None:
     assert [square.getpixel((column, 0)) for column in range(6)] == [(1, 2, 3)] + [(255, 0, 0)] * 3 + [(1, 2, 3)] * 2
 
 
-def test_a_square_stays_unchanged() -> None:
+def test_padding_leaves_a_square_image_unchanged() -> None:
     image = draw_image(0, width=8, height=8)
     assert centre_on_square(image, (1, 2, 3)).tobytes() == image.tobytes()

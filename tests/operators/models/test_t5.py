@@ -21,8 +21,8 @@ from plumbline.operators.models.networks.encoder_decoder import (
 )
 from tests.releases import is_older
 
-N_LAYERS, WIDTH, LENGTHS = 3, 32, (21, 15, 19)
-CHOICES = [[[5, 1], [7, 8, 9, 1]], [[4, 1]], [[3, 1], [6, 2, 1], [9, 1]]]
+N_LAYERS, WIDTH, INPUT_LENGTHS = 3, 32, (21, 15, 19)
+CHOICE_TOKENS = [[[5, 1], [7, 8, 9, 1]], [[4, 1]], [[3, 1], [6, 2, 1], [9, 1]]]
 
 
 @pytest.fixture(params=[True, False], ids=["own head", "tied head"])
@@ -40,15 +40,15 @@ def t5(request: pytest.FixtureRequest) -> T5:
 
 @pytest.fixture
 def encoded_inputs() -> tuple[torch.Tensor, torch.Tensor]:
-    mask = (torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]).long()
-    return torch.randn(len(LENGTHS), max(LENGTHS), WIDTH, generator=torch.Generator().manual_seed(1)), mask
+    mask = (torch.arange(max(INPUT_LENGTHS)) < torch.tensor(INPUT_LENGTHS)[:, None]).long()
+    return torch.randn(len(INPUT_LENGTHS), max(INPUT_LENGTHS), WIDTH, generator=torch.Generator().manual_seed(1)), mask
 
 
 def compute_with_transformers(t5: T5, inputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Return the logits of every choice, computed separately by transformers."""
     states = t5.encoder(inputs_embeds=inputs, attention_mask=mask).last_hidden_state
     logits = []
-    for row, choices in enumerate(CHOICES):
+    for row, choices in enumerate(CHOICE_TOKENS):
         for choice in choices:
             output = t5(
                 encoder_outputs=BaseModelOutput(last_hidden_state=states[row : row + 1]),
@@ -67,15 +67,15 @@ def test_logits_equal_those_of_transformers(
 ) -> None:
     expected = compute_with_transformers(t5, *encoded_inputs)
     torch.testing.assert_close(
-        compute_choice_logits(t5, encode(t5, *encoded_inputs, alignment=alignment), CHOICES), expected
+        compute_choice_logits(t5, encode(t5, *encoded_inputs, alignment=alignment), CHOICE_TOKENS), expected
     )
     fuse_kernels(t5)
     encoded = encode(t5, *encoded_inputs, alignment=alignment)
     assert encoded.states.shape[1] % alignment == 0
-    torch.testing.assert_close(compute_choice_logits(t5, encoded, CHOICES), expected)
+    torch.testing.assert_close(compute_choice_logits(t5, encoded, CHOICE_TOKENS), expected)
 
 
-fused = pytest.mark.skipif(is_older("5.16"), reason="transformers computes T5's attention step by step")
+NEEDS_FUSED_ATTENTION = pytest.mark.skipif(is_older("5.16"), reason="transformers computes T5's attention step by step")
 
 
 def count_calls(name: str, run: Callable[[], object]) -> int:
@@ -84,7 +84,7 @@ def count_calls(name: str, run: Callable[[], object]) -> int:
     return sum(event.count for event in seen.key_averages() if event.key == name)
 
 
-@fused
+@NEEDS_FUSED_ATTENTION
 def test_the_mask_is_made_once_and_not_in_every_layer(
     t5: T5, encoded_inputs: tuple[torch.Tensor, torch.Tensor]
 ) -> None:
@@ -94,7 +94,7 @@ def test_the_mask_is_made_once_and_not_in_every_layer(
     assert before - after >= N_LAYERS - 1
 
 
-@fused
+@NEEDS_FUSED_ATTENTION
 def test_a_questions_encoding_is_read_once_for_all_choices(t5: T5) -> None:
     """If the choices were decoded one by one, four choices would cost four times as much as one."""
     states, mask = torch.randn(1, 600, WIDTH), torch.ones(1, 600, dtype=torch.long)
@@ -120,7 +120,7 @@ class MaskRecorder(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-@fused
+@NEEDS_FUSED_ATTENTION
 @torch.inference_mode()
 @pytest.mark.parametrize("padded", [True, False])
 def test_a_gpus_attention_kernels_accept_the_masks(
@@ -129,6 +129,8 @@ def test_a_gpus_attention_kernels_accept_the_masks(
     """The kernels need the entries of a row to be contiguous in memory; otherwise torch falls back to float32."""
     inputs, mask = encoded_inputs
     with MaskRecorder() as seen:
-        compute_choice_logits(t5, encode(t5, inputs, mask if padded else torch.ones_like(mask), alignment=16), CHOICES)
+        compute_choice_logits(
+            t5, encode(t5, inputs, mask if padded else torch.ones_like(mask), alignment=16), CHOICE_TOKENS
+        )
     assert len(seen.masks) == 3 * N_LAYERS
     assert {mask.stride(-1) for mask in seen.masks} == {1}

@@ -18,29 +18,33 @@ from plumbline.operators.models.families.vlm import (
 )
 from plumbline.operators.models.vqa_profiles import VICUNA_SYSTEM, VqaProfile
 
-CLIP_TOWER = {"model_type": "clip_vision_model", "image_size": 336}
-VICUNA = {"model_type": "llama", "vocab_size": 32064}
+CLIP_TOWER_CONFIG = {"model_type": "clip_vision_model", "image_size": 336}
+VICUNA_CONFIG = {"model_type": "llama", "vocab_size": 32064}
 
 
 @pytest.mark.parametrize(
     ("family", "fields", "profile"),
     [
         ("clip_flant5", {"model_type": "clip_t5"}, CLIP_FLANT5_PROFILE),
-        ("vlm", {"model_type": "llava", "text_config": VICUNA, "vision_config": CLIP_TOWER}, LLAVA_1_5_PROFILE),
+        (
+            "vlm",
+            {"model_type": "llava", "text_config": VICUNA_CONFIG, "vision_config": CLIP_TOWER_CONFIG},
+            LLAVA_1_5_PROFILE,
+        ),
         ("vlm", {"model_type": "llava", "text_config": {}, "vision_config": {}}, LLAVA_1_5_PROFILE),
         (
             "vlm",
-            {"model_type": "llava", "text_config": VICUNA, "vision_config": {"model_type": "pixtral"}},
+            {"model_type": "llava", "text_config": VICUNA_CONFIG, "vision_config": {"model_type": "pixtral"}},
             LLAVA_PROFILE,
         ),
         (
             "vlm",
-            {"model_type": "llava", "text_config": {"model_type": "mistral"}, "vision_config": CLIP_TOWER},
+            {"model_type": "llava", "text_config": {"model_type": "mistral"}, "vision_config": CLIP_TOWER_CONFIG},
             LLAVA_PROFILE,
         ),
         (
             "vlm",
-            {"model_type": "llava", "text_config": {"vocab_size": 128320}, "vision_config": CLIP_TOWER},
+            {"model_type": "llava", "text_config": {"vocab_size": 128320}, "vision_config": CLIP_TOWER_CONFIG},
             LLAVA_PROFILE,
         ),
         ("vlm", {"model_type": "qwen2_5_vl"}, VIDEO_CHAT_PROFILE),
@@ -67,7 +71,7 @@ def test_exactly_the_families_that_answer_questions_have_a_profile() -> None:
 
 
 @pytest.mark.parametrize("profile", [CLIP_FLANT5_PROFILE, LLAVA_1_5_PROFILE])
-def test_the_papers_models_are_asked_as_released(profile: VqaProfile) -> None:
+def test_the_papers_models_get_the_released_questions(profile: VqaProfile) -> None:
     assert DEFAULT_QUESTIONS[profile.question] == (
         'Does this figure show "{}"? Please answer yes or no.',
         "Yes",
@@ -87,7 +91,7 @@ def test_other_chat_models_are_asked_for_one_token(profile: VqaProfile) -> None:
 
 
 @pytest.mark.parametrize("profile", [PALIGEMMA_PROFILE, FUYU_PROFILE])
-def test_a_model_that_only_reads_questions_is_asked_like_a_paligemma_in_the_later_release(profile: VqaProfile) -> None:
+def test_a_model_that_only_reads_questions_gets_the_later_releases_question_for_paligemma(profile: VqaProfile) -> None:
     assert DEFAULT_QUESTIONS[profile.question] == (
         'Does this figure show "{}"? Please answer yes or no.',
         "Yes",

@@ -16,10 +16,10 @@ from plumbline.operators.results.percentile_ranks import SketchKey, make_sketch,
 from plumbline.pipelines.store.cells import Cell
 from plumbline.pipelines.store.runs import CELLS_SCHEMA
 from plumbline.pipelines.store.store import LATEST_FILE, Store
-from tests.commands import store_at
+from tests.commands import open_store_at
 from tests.operators.tallied import summarise
 
-HOSTILE = (
+HOSTILE_PROMPTS = (
     "<script>window.hacked = true</script> a red <b>star</b> & \"quotes\" 'too' </textarea><img src=x onerror=hack()>",
     "נחש ירוק ליד כוכב אדום עם <i>תגית</i> \u202eand reversed\u202c",
     "a red star " + "that goes on and on " * 250,
@@ -28,14 +28,14 @@ HOSTILE = (
 )
 """Prompts that would break a page that does not escape them."""
 
-VERDICT = {
+JUDGE_VERDICT = {
     "ratings": [{"name": "objects_matched", "value": 2.0}, {"name": "<i>attributes", "value": 4.5}],
-    "rationale": f"One of two is missing. {HOSTILE[0]}",
+    "rationale": f"One of two is missing. {HOSTILE_PROMPTS[0]}",
 }
 """A judge's ratings and rationale for an image."""
 
 SKILLS = ("counting", "colour")
-QUALITY = {"atlas": 0.9, "borealis": 0.6, "cobalt": 0.3}
+QUALITY_BY_GENERATOR = {"atlas": 0.9, "borealis": 0.6, "cobalt": 0.3}
 
 Score = Callable[[str, str, int], float | None]
 
@@ -53,9 +53,9 @@ class MadeRun(NamedTuple):
 
 
 def draw_noisy_score(generator: str, metric: str, prompt: int) -> float:
-    """Return a score from 0 to 1: the generator's value in QUALITY plus noise, which depends only on the arguments."""
+    """Return a score from 0 to 1: the generator's quality plus noise, which depends only on the arguments."""
     noise = np.random.default_rng([prompt, len(metric), *generator.encode()]).normal(0, 0.1)
-    return float(np.clip(QUALITY.get(generator, 0.5) + noise, 0, 1))
+    return float(np.clip(QUALITY_BY_GENERATOR.get(generator, 0.5) + noise, 0, 1))
 
 
 def make_plain_prompts(count: int) -> list[str]:
@@ -81,7 +81,7 @@ def make_run(
     folder: Path,
     *,
     prompts: Sequence[str] = (),
-    generators: Sequence[str] = tuple(QUALITY),
+    generators: Sequence[str] = tuple(QUALITY_BY_GENERATOR),
     metrics: Sequence[str] = ("gecko", "clipscore"),
     question_metrics: Sequence[str] = ("gecko",),
     judge_metrics: Sequence[str] = (),
@@ -120,7 +120,7 @@ def make_run(
     ids = [f"p{number:04d}" for number in range(len(texts))]
     before = {} if sources is None else {sources_in: [{"before": sources(at)} for at in range(len(texts))]}
     _write_sources(folder / "bench", texts, ids, generators, skills, image, before)
-    store = store_at(folder / "store")
+    store = open_store_at(folder / "store")
     store.check()
     cells, sketches = [], []
     tables: list[pa.Table] = []
@@ -130,7 +130,7 @@ def make_run(
         for generator in generators:
             records = [
                 _make_row(metric, generator, at, ids[at], text, score, metric in question_metrics)
-                | (VERDICT if metric in judge_metrics else {})
+                | (JUDGE_VERDICT if metric in judge_metrics else {})
                 for at, text in enumerate(texts)
             ]
             path = f"scores/{number:08d}/{generator}/00000-{number:08d}.parquet"

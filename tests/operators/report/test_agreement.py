@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from plumbline.operators.metaeval.graphs import correlate_graphs, make_correlation_matrices
 from plumbline.operators.metaeval.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
-from plumbline.operators.report.agreement import MAX_CORRELATED_METRICS, Agreement, show_agreement
-from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
+from plumbline.operators.report.agreement import MAX_CORRELATED_METRICS, Agreement, make_agreement_section
+from plumbline.operators.statistics.bootstrap import UNDEFINED_INTERVAL, Interval
 
 
 def make_judgement(metric: str, value: float, statistic: str = "pearson", **other: str) -> Judgement:
-    interval = UNDEFINED if math.isnan(value) else Interval(value - 0.01, value + 0.01)
+    interval = UNDEFINED_INTERVAL if math.isnan(value) else Interval(value - 0.01, value + 0.01)
     return Judgement(metric, statistic, value, interval, 90, "how", **({"template": "likert"} | other))
 
 
@@ -33,7 +33,7 @@ JUDGEMENTS = [
 
 def test_the_best_metric_is_only_called_clearly_better_after_a_significant_test() -> None:
     pairs = [make_comparison("m", "k", 0.01), make_comparison("k", "l", 0.2), make_comparison("m", "l", 0.001)]
-    (sentence,) = show_agreement(Agreement(JUDGEMENTS, pairs, ())).sentences
+    (sentence,) = make_agreement_section(Agreement(JUDGEMENTS, pairs, ())).sentences
     assert str(sentence) == (
         "k agrees best with likert by pearson (0.800, 95% interval 0.790 to 0.810, over 90 images). Clearly less: m. "
         "No clear difference: l."
@@ -43,7 +43,7 @@ def test_the_best_metric_is_only_called_clearly_better_after_a_significant_test(
 @pytest.mark.parametrize(("n", "low", "high"), [(10, 0.3, 0.5), (90, -0.7, 0.9)])
 def test_with_too_few_ratings_no_metric_is_named_as_the_best(n: int, low: float, high: float) -> None:
     found = make_judgement("dsg", 0.382)._replace(n=n, interval=Interval(low, high))
-    shown = show_agreement(Agreement([found, make_judgement("m", 0.1)._replace(n=n)], (), ()))
+    shown = make_agreement_section(Agreement([found, make_judgement("m", 0.1)._replace(n=n)], (), ()))
     assert str(shown.sentences[0]).startswith(
         "Not enough ratings to say which metric agrees best with likert by pearson: dsg has 0.382, 95% interval "
     )
@@ -51,17 +51,19 @@ def test_with_too_few_ratings_no_metric_is_named_as_the_best(n: int, low: float,
 
 
 def test_without_a_test_the_page_says_that_metrics_were_not_tested() -> None:
-    (sentence,) = show_agreement(Agreement(JUDGEMENTS, [make_comparison("m", "k", 0.01, "kendall_b")], ())).sentences
+    (sentence,) = make_agreement_section(
+        Agreement(JUDGEMENTS, [make_comparison("m", "k", 0.01, "kendall_b")], ())
+    ).sentences
     assert str(sentence).endswith("0.790 to 0.810, over 90 images). Not tested against it: m and l.")
 
 
 @pytest.mark.parametrize(("values", "lead"), [((1.0, 0.5), "k orders"), ((1.0, 1.0), "k and m order")])
 def test_metrics_that_are_only_judged_by_order_are_named_without_a_test(values: tuple[float, float], lead: str) -> None:
     found = [
-        make_judgement(metric, value, "model_ordering", template="majority")._replace(interval=UNDEFINED, n=3)
+        make_judgement(metric, value, "model_ordering", template="majority")._replace(interval=UNDEFINED_INTERVAL, n=3)
         for metric, value in zip("km", values, strict=True)
     ]
-    (sentence,) = show_agreement(Agreement(found, (), ())).sentences
+    (sentence,) = make_agreement_section(Agreement(found, (), ())).sentences
     assert str(sentence) == (
         f"{lead} generators most like people with majority by model_ordering (1.000, over 3 pairs of generators). "
         "It has no interval, so other metrics may do as well."
@@ -82,7 +84,7 @@ def test_metrics_that_are_only_judged_by_order_are_named_without_a_test(values: 
     ],
 )
 def test_the_rows_behind_a_conclusion_are_counted(found: Judgement, size: str) -> None:
-    (sentence,) = show_agreement(Agreement([found], (), ())).sentences
+    (sentence,) = make_agreement_section(Agreement([found], (), ())).sentences
     assert f", over {size})." in str(sentence)
 
 
@@ -92,7 +94,7 @@ def test_a_statistic_without_a_value_is_named_with_its_reason() -> None:
     nobody = [
         make_judgement(name, math.nan, "auroc")._replace(convention="undefined: nobody fails") for name in ("k", "flat")
     ]
-    best, absent = show_agreement(Agreement([make_judgement("k", 0.8), flat, *nobody], (), ())).sentences
+    best, absent = make_agreement_section(Agreement([make_judgement("k", 0.8), flat, *nobody], (), ())).sentences
     assert str(best).endswith("over 90 images). Without a value: flat (all scores are equal).")
     assert str(absent) == "No value for auroc with likert (nobody fails)."
 
@@ -104,7 +106,7 @@ def test_the_number_of_pairs_that_people_separate_is_shown_with_their_means() ->
     ]
     better = {("g0", "g1"): "g0", ("g1", "g2"): "", ("g0", "g2"): "g0"}
     orders = [Order(PEOPLE, *pair, name or None, 0.5, 0.01, 9, "how", "likert") for pair, name in better.items()]
-    (sentence,) = show_agreement(Agreement(means, (), (), orders=orders)).sentences
+    (sentence,) = make_agreement_section(Agreement(means, (), (), orders=orders)).sentences
     assert str(sentence) == (
         "People's ratings distinguish 2 of 3 pairs of generators by likert; mean ratings: g0 5.00 > g1 4.75 > "
         "g2 4.50 > g3 4.25 > g7 3.25 > g8 3.00 > g9 2.75 > g10 2.50 and 3 more."
@@ -113,7 +115,9 @@ def test_the_number_of_pairs_that_people_separate_is_shown_with_their_means() ->
 
 def test_each_question_to_people_has_its_own_sentence_and_table() -> None:
     known = make_judgement("m", 0.6, "ordering_paper", template="")
-    shown = show_agreement(Agreement([*JUDGEMENTS, known, make_judgement("m", math.nan, template="other")], (), ()))
+    shown = make_agreement_section(
+        Agreement([*JUDGEMENTS, known, make_judgement("m", math.nan, template="other")], (), ())
+    )
     assert [str(sentence).partition(" (")[0] for sentence in shown.sentences] == [
         "k agrees best with likert by pearson",
         "m agrees best with the ground truth by ordering_paper",
@@ -125,7 +129,7 @@ def test_each_question_to_people_has_its_own_sentence_and_table() -> None:
 def test_metrics_are_columns_with_intervals_below_and_raters_are_separate() -> None:
     raters = make_judgement(PEOPLE, 0.6, "alpha_ordinal")
     by_skill = make_judgement("m", 0.4, subset="counting")
-    shown = show_agreement(Agreement([*JUDGEMENTS, raters, by_skill], (), ("a note",)))
+    shown = make_agreement_section(Agreement([*JUDGEMENTS, raters, by_skill], (), ("a note",)))
     likert, people = shown.tables
     assert likert.names == ("", "m", "k", "l") and people.title == "people, likert"
     assert likert.rows[0] == ("pearson", "0.500\n[0.490, 0.510]", "0.800\n[0.790, 0.810]", "0.700\n[0.690, 0.710]")
@@ -149,8 +153,8 @@ def test_tables_of_correlations_show_the_first_of_many_metrics(count: int) -> No
         ]
     )  # fmt: skip
     correlations = make_correlation_matrices(correlate_graphs(graphs))
-    shown = show_agreement(Agreement([*JUDGEMENTS], (), (), graphs=graphs, graph_correlations=correlations))
-    tables = [*(matrix.as_table() for matrix in shown.graph_correlations), *shown.graph_correlations_by_skill.rows]
+    shown = make_agreement_section(Agreement([*JUDGEMENTS], (), (), graphs=graphs, graph_correlations=correlations))
+    tables = [*(matrix.make_table() for matrix in shown.graph_correlations), *shown.graph_correlations_by_skill.rows]
     assert len(tables) == 4
     for table in tables:
         assert len(table.rows) == len(table.names) - 1 == min(count, MAX_CORRELATED_METRICS)
@@ -195,7 +199,7 @@ def test_the_best_and_worst_ordered_graphs_and_the_most_disputed_ones_are_drawn(
             for metric, value in zip(metrics, values, strict=True)
         ]
     )  # fmt: skip
-    shown = show_agreement(Agreement([*JUDGEMENTS], (), (), graphs=graphs, graph_images=images)).shown_graphs
+    shown = make_agreement_section(Agreement([*JUDGEMENTS], (), (), graphs=graphs, graph_images=images)).shown_graphs
     assert [graph.title for graph in shown] == [
         "Graph easy, whose images metrics order best: mean ordering 0.90",
         "Graph hard, whose images metrics order worst: mean ordering −0.50",
@@ -225,7 +229,7 @@ def test_only_some_of_many_error_graphs_are_drawn_and_many_subsets_are_not_colou
     found = Agreement(
         [*JUDGEMENTS], (), (), graphs=graphs, graph_correlations=make_correlation_matrices(correlate_graphs(graphs))
     )
-    shown = show_agreement(found)
+    shown = make_agreement_section(found)
     scatter = shown.graph_charts[0]
     assert [chart.name.partition(":")[0] for chart in shown.graph_charts] == [
         "ordering", "separation", "ordering of all graphs", "separation of all graphs",

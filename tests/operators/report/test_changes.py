@@ -13,7 +13,7 @@ from tests.operators.report.made import draw_noisy_score
 from tests.operators.tallied import wrap_scores
 
 MANIFEST = {"config": {"store": "x", "metrics": {"gecko": {"kind": "gecko"}}}, "models": {}, "versions": {"torch": "1"}}
-GECKO = {"kind": "gecko", "model": "vqa"}
+GECKO_CONFIG = {"kind": "gecko", "model": "vqa"}
 SKILLS = Skills((str(prompt), ["counting" if prompt < 15 else "colour"]) for prompt in range(40))
 
 
@@ -35,7 +35,7 @@ def compare_tables(before: pa.Table, after: pa.Table, **manifest: object) -> Cha
     )
 
 
-def test_the_same_scores_are_unchanged() -> None:
+def test_equal_scores_are_reported_as_unchanged() -> None:
     found = compare_tables(make_scores(), make_scores())
     assert {one.verdict for one in found.overall.rows} == {"unchanged"}
     assert [str(one) for one in found.sentences] == ["Nothing changed."]
@@ -118,7 +118,7 @@ def test_different_settings_are_named_but_not_the_address_of_the_store() -> None
     ("after", "difference"),
     [
         (
-            {"config": {"metrics": {"gecko": {**GECKO, "threshold": 0.5}}}},
+            {"config": {"metrics": {"gecko": {**GECKO_CONFIG, "threshold": 0.5}}}},
             "threshold – → 0.5",
         ),
         ({"models": {"answers:vqa": {"label": "v2"}}}, "models.model.label v1 → v2"),
@@ -126,7 +126,7 @@ def test_different_settings_are_named_but_not_the_address_of_the_store() -> None
     ],
 )
 def test_a_metric_with_other_settings_or_models_is_not_compared(after: dict[str, Any], difference: str) -> None:
-    config = {"metrics": {"gecko": GECKO}, "models": {"vqa": {"image_batch": 16}}}
+    config = {"metrics": {"gecko": GECKO_CONFIG}, "models": {"vqa": {"image_batch": 16}}}
     manifest = {"config": config, "models": {"answers:vqa": {"label": "v1"}}, "versions": {}}
     later = {**manifest, **after, "config": {**config, **after.get("config", {})}}
     found = compare_runs(wrap_scores(make_scores()), wrap_scores(make_scores(0.05)), SKILLS, (manifest, later))

@@ -30,7 +30,7 @@ from tests.operators.tallied import compare_pairs, summarise
 SKILLS = ("text", "colour")
 
 
-class Case(NamedTuple):
+class ScoreParameters(NamedTuple):
     """Parameters of random scores that are unbalanced, skewed and partly missing, with several images per prompt."""
 
     seed: int
@@ -74,7 +74,7 @@ class Case(NamedTuple):
 
 
 CASES = st.builds(
-    Case,
+    ScoreParameters,
     seed=st.integers(0, 2**32 - 1),
     generators=st.sampled_from([5, 4, 3, 2, 6]),
     metrics=st.sampled_from([3, 2, 1]),
@@ -89,7 +89,7 @@ HYPOTHESIS_SETTINGS = settings(
 )
 
 
-class Pairs:
+class PairComparisons:
     """Comparisons of all pairs of generators, which define the meaning of "best", "leads" and "tied"."""
 
     def __init__(self, rows: list[LeaderboardRow], duels: list[Duel]) -> None:
@@ -160,7 +160,7 @@ def parse_names(text: str) -> list[str]:
     return [name for name in re.split(r", | and ", text) if not name.endswith(" more")]
 
 
-def parse_counts(text: str, pairs: Pairs) -> dict[str, int]:
+def parse_counts(text: str, pairs: PairComparisons) -> dict[str, int]:
     """Parse `a by 2 and b by 1, of 3 metrics`, or only names if there is one metric; return the counts by name."""
     if len(pairs.metrics) == 1:
         return dict.fromkeys(parse_names(text), 1)
@@ -169,7 +169,7 @@ def parse_counts(text: str, pairs: Pairs) -> dict[str, int]:
     return {name: int(count) for name, count in (one.split(" by ") for one in parse_names(counted))}
 
 
-def check_rivals(name: str, rest: str, pairs: Pairs) -> None:
+def check_rivals(name: str, rest: str, pairs: PairComparisons) -> None:
     tied, better = re.search(r"No clear difference from it: ([^.]*)", rest), re.search(r"Clearly better: ([^.]*)", rest)
     for other, count in parse_counts(tied[1], pairs).items() if tied else ():
         assert count == pairs.count_metrics(lambda metric, other=other: pairs.are_tied(name, other, metric))  # type: ignore[misc]
@@ -179,7 +179,7 @@ def check_rivals(name: str, rest: str, pairs: Pairs) -> None:
     assert ("did not score it" in rest) == (unscored > 0)
 
 
-def check_headline(sentence: str, pairs: Pairs) -> bool:
+def check_headline(sentence: str, pairs: PairComparisons) -> bool:
     best = lambda name: pairs.count_metrics(lambda metric: pairs.is_best(name, metric))  # noqa: E731
     leads = lambda name: pairs.count_metrics(lambda metric: pairs.leads(name, metric))  # noqa: E731
     scored = set[str]().union(*(pairs.list_scored(metric) for metric in pairs.metrics))
@@ -226,7 +226,7 @@ def check_headline(sentence: str, pairs: Pairs) -> bool:
     return True
 
 
-def check_board(sentence: str, pairs: Pairs) -> bool:
+def check_board(sentence: str, pairs: PairComparisons) -> bool:
     """Assert that a sentence about the leaders by one or more metrics is true; return False if its form is unknown."""
     plain = re.sub(r" \([^)]*\)", "", sentence)
     by = r"(\w+(?:, \w+)*(?: and \w+)?)"
@@ -272,8 +272,8 @@ def check_board(sentence: str, pairs: Pairs) -> bool:
     return True
 
 
-def check_behind(best: str, metrics: list[str], sentence: str, pairs: Pairs) -> None:
-    """Check that the generators that a sentence puts behind `best` tie, and that no other generator beats them."""
+def check_behind(best: str, metrics: list[str], sentence: str, pairs: PairComparisons) -> None:
+    """Check that the generators behind `best` in a sentence tie with each other, and that only `best` may beat them."""
     tied = re.search(r"\. ([^.]+) are tied behind it\.", sentence)
     followed = re.search(r"\. (\w+) follows", sentence)
     behind = parse_names(tied[1]) if tied else [followed[1]] if followed else []
@@ -283,7 +283,7 @@ def check_behind(best: str, metrics: list[str], sentence: str, pairs: Pairs) -> 
         assert not any(pairs.beats(other, name, metric) for name in behind for other in others)
 
 
-def check_close(leader: str, metrics: list[str], sentence: str, pairs: Pairs) -> None:
+def check_close(leader: str, metrics: list[str], sentence: str, pairs: PairComparisons) -> None:
     """Check a list such as `a by both; b by m`: by these metrics, these generators tie with the leader.
 
     Unless the list is abbreviated (`; and `), it must name every generator that ties.
@@ -300,7 +300,7 @@ def check_close(leader: str, metrics: list[str], sentence: str, pairs: Pairs) ->
         assert every == set(parts)
 
 
-def check_skills(sentence: str, pairs: Pairs) -> bool:
+def check_skills(sentence: str, pairs: PairComparisons) -> bool:
     most = " by most metrics" if len(pairs.metrics) > 1 else "(?: by most metrics)?"
     if found := re.fullmatch(rf"No clear difference from (\w+) at any skill(?:{most})?: (.*)\.", sentence):
         assert not any(
@@ -335,7 +335,7 @@ def check_skills(sentence: str, pairs: Pairs) -> bool:
     return True
 
 
-def check_agreement(sentence: str, pairs: Pairs) -> bool:
+def check_agreement(sentence: str, pairs: PairComparisons) -> bool:
     better: dict[frozenset[str], list[str]] = {}
     for _, skill, one, other in sorted(pairs.won, key=str):
         if skill == OVERALL:
@@ -358,7 +358,7 @@ def check_agreement(sentence: str, pairs: Pairs) -> bool:
     return True
 
 
-def check_certainty(sentence: str, pairs: Pairs) -> bool:
+def check_certainty(sentence: str, pairs: PairComparisons) -> bool:
     overall = [one for one in pairs.duels if one.skill == OVERALL]
     found = re.match(r"How sure: (\d+) of (\d+) comparisons? .* on (?:(\d+) to )?(\d+) prompts? ", sentence)
     if found is None:
@@ -372,7 +372,7 @@ def check_letters(board: Board) -> None:
     """Check that two generators share a letter exactly if they do not differ; unscored generators have none."""
     letters = {one.generator: set(re.findall(r"[a-zA-Z]\d*", one.group)) for one in board.rows}
     apart = {frozenset((one.better, one.worse)) for one in board.duels if one.better is not None}
-    for a, b in combinations([one.generator for one in board.scored_rows()], 2):
+    for a, b in combinations([one.generator for one in board.list_scored_rows()], 2):
         assert bool(letters[a] & letters[b]) == (frozenset((a, b)) not in apart)
     for one in board.rows:
         assert (one.rank is None) == (one.group == "") == (one.n == 0)
@@ -380,11 +380,11 @@ def check_letters(board: Board) -> None:
 
 @HYPOTHESIS_SETTINGS
 @given(CASES)
-def test_no_sentence_and_no_letter_contradicts_the_table_of_pairs(case: Case) -> None:
+def test_no_sentence_and_no_letter_contradicts_the_table_of_pairs(case: ScoreParameters) -> None:
     scores, skills = case.draw_scores(), case.assign_skills()
     compared = compare_pairs(scores, skills)
     ranked = rank_generators(summarise(scores, skills), compared)
-    pairs, found = Pairs(ranked, compared), build_boards(ranked, compared)
+    pairs, found = PairComparisons(ranked, compared), build_boards(ranked, compared)
     decision = draw_conclusions(found, select_overall_boards(found))
     for sentences, read in (
         ([decision.headline], check_headline),
@@ -429,7 +429,7 @@ def check_baseline(sentence: str, board: Board) -> bool:
 
 @settings(HYPOTHESIS_SETTINGS, max_examples=25)
 @given(CASES)
-def test_no_sentence_about_a_baseline_compares_two_other_generators(case: Case) -> None:
+def test_no_sentence_about_a_baseline_compares_two_other_generators(case: ScoreParameters) -> None:
     scores, skills = case.draw_scores(), case.assign_skills()
     compared = compare_pairs(scores, skills, baseline="g1")
     found = build_boards(rank_generators(summarise(scores, skills), compared, baseline="g1"), compared, "g1")
@@ -438,6 +438,6 @@ def test_no_sentence_about_a_baseline_compares_two_other_generators(case: Case) 
     for sentence, board in zip(decision.by_metric, overall.values(), strict=True):
         assert check_baseline(str(sentence), board), sentence
     assert all("g1" in (duel.generator_a, duel.generator_b) for duel in compared)
-    assert decision.headline.lead and check_certainty(str(decision.certainty), Pairs([], compared))
+    assert decision.headline.lead and check_certainty(str(decision.certainty), PairComparisons([], compared))
     for sentence in [*decision.by_skill, decision.headline]:
         assert "lead" not in str(sentence) and "best" not in str(sentence)

@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 
-from plumbline.operators.base.sentences import first_rows, names, number, signed
+from plumbline.operators.base.sentences import format_names, format_number, format_signed, take_first_rows
 from plumbline.operators.report.findings import (
     compute_mean_ranks,
     describe_agreement,
@@ -108,7 +108,7 @@ def test_one_clear_difference_among_three_pairs_makes_no_winner() -> None:
         str(write_headline({"m": found})) == "a leads by m. It is not clearly the best. No clear difference from it: c."
     )
     assert describe_board(found).endswith("; no clear difference from c.")
-    assert [one.generator for one in found.leaders()] == ["a"] and found.best_row() is None
+    assert [one.generator for one in found.list_leaders()] == ["a"] and found.find_best_row() is None
 
 
 def test_a_generator_with_few_prompts_does_not_lead_by_its_mean() -> None:
@@ -195,7 +195,7 @@ def list_agreement(*found: Board) -> list[str]:
     return [str(one) for one in describe_agreement({one.metric: one for one in found})]
 
 
-def test_metrics_only_agree_on_pairs_with_a_clear_difference_by_two_of_them() -> None:
+def test_metrics_only_agree_on_pairs_with_clear_differences_in_two_metrics() -> None:
     assert list_agreement(make_board("m", "ab", "ab")) == []
     nothing = ["No difference is clear by more than one metric."]
     assert list_agreement(make_board("m", "ab"), make_board("k", "ba")) == nothing
@@ -205,7 +205,7 @@ def test_metrics_only_agree_on_pairs_with_a_clear_difference_by_two_of_them() ->
     ]
 
 
-def test_metrics_only_contradict_on_clear_differences_and_other_pairs_are_counted() -> None:
+def test_metrics_only_contradict_each_other_on_clear_differences_and_other_pairs_are_counted() -> None:
     split = list_agreement(make_board("m", "ab", "ab"), make_board("k", "ab", "ba"), make_board("l", "ab", "ab"))
     assert split == ["The metrics disagree on a and b: a is clearly better by m and l, b is clearly better by k."]
     pairs = list(combinations("abcd", 2))
@@ -264,7 +264,7 @@ def test_the_last_of_many_generators_that_are_behind_are_named_together() -> Non
     assert said[-1] == "Also clearly behind a at some skill: j, k and l."
 
 
-def test_a_generator_that_was_not_compared_is_not_called_level() -> None:
+def test_a_generator_that_was_not_compared_is_not_called_tied() -> None:
     [said] = describe_weaknesses(make_board("m", "ab", skill="text", unscored="c"))[1:]
     assert said == "Not compared with a at any skill: c."
 
@@ -282,17 +282,24 @@ def test_a_mean_rank_needs_all_metrics() -> None:
 def test_the_sentence_on_certainty_counts_comparisons_made_and_impossible_ones() -> None:
     one, other = make_duel("a", "b", "a"), make_duel("a", "c", None)._replace(n=3)
     said = str(describe_certainty({"m": make_board("m", "abc")._replace(duels=(one, other))}))
-    assert said.startswith(
-        "How sure: 1 of 2 comparisons of two generators by one metric is clear, by Wilcoxon's signed-rank"
-    )
+    assert said.startswith("How sure: 1 of 2 comparisons of two generators by one metric is clear, by the signed-rank")
     assert "on 3 to 20 prompts" in said and said.endswith("1 pair could not be compared, as no prompt has both.")
 
 
 def test_numbers_are_shown_with_a_true_minus_and_no_signed_zero() -> None:
-    assert (number(-0.5), number(math.nan), number(None)) == ("−0.500", "–", "–")
-    assert (signed(0.0499, 1), signed(-0.0499, 1), signed(-0.06, 2), signed(math.nan)) == ("0.0", "0.0", "−0.06", "–")
-    assert (names(["a"]), names(["a", "b"]), names(list("abcdefg"))) == ("a", "a and b", "a, b, c, d and 3 more")
-    assert (first_rows([1, 2, 3], 2), first_rows([1], 2)) == (([1, 2], 1), ([1], 0))
+    assert (format_number(-0.5), format_number(math.nan), format_number(None)) == ("−0.500", "–", "–")
+    assert (format_signed(0.0499, 1), format_signed(-0.0499, 1), format_signed(-0.06, 2), format_signed(math.nan)) == (
+        "0.0",
+        "0.0",
+        "−0.06",
+        "–",
+    )
+    assert (format_names(["a"]), format_names(["a", "b"]), format_names(list("abcdefg"))) == (
+        "a",
+        "a and b",
+        "a, b, c, d and 3 more",
+    )
+    assert (take_first_rows([1, 2, 3], 2), take_first_rows([1], 2)) == (([1, 2], 1), ([1], 0))
 
 
 @pytest.mark.parametrize(

@@ -51,11 +51,11 @@ ELEMENTS = st.builds(
 
 
 @given(st.text(max_size=30), st.lists(ELEMENTS, max_size=6))
-def test_the_text_stays_the_same_at_any_positions(prompt: str, elements: list[dict[str, Any]]) -> None:
+def test_marked_pieces_join_to_the_prompt_at_any_positions(prompt: str, elements: list[dict[str, Any]]) -> None:
     assert "".join(one.text for one in mark_prompt(prompt, elements)) == prompt
 
 
-def test_a_very_long_prompt_is_cut_with_its_length() -> None:
+def test_a_very_long_prompt_is_truncated_and_shown_with_its_length() -> None:
     shown = "".join(one.text for one in mark_prompt("x" * 20_000, [make_element(19_000, 19_500, 0.1)]))
     assert shown == "x" * MAX_CHARACTERS + "… (20,000 characters)"
 

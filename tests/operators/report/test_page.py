@@ -15,17 +15,17 @@ import pytest
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.failures import count_failures
-from plumbline.operators.metrics.table import find_story, read_lower_is_better
+from plumbline.operators.metrics.table import find_newcomer_description, read_lower_is_better
 from plumbline.operators.report.gallery import THUMBNAIL_BYTES, ImageDetail, Thumbnail
 from plumbline.operators.report.metric_figures import MetricFigures, MetricInputs, measure_metrics
 from plumbline.operators.report.page import GatheredRun, Page, build_page
 from plumbline.operators.report.picked_images import ImageKey, compute_gallery_quotas
 from plumbline.operators.report.rendering import MAX_CSV_CHARACTERS, isolate, render, to_csv, to_latex, to_markdown
 from plumbline.operators.results.summary import Skills
-from tests.operators.report.made import HOSTILE, draw_noisy_score
+from tests.operators.report.made import HOSTILE_PROMPTS, draw_noisy_score
 from tests.operators.tallied import pick_gallery_images, summarise, wrap_scores
 
-NAMES = ("<img src=x>", "=cmd()", "a|b`c`")
+HOSTILE_NAMES = ("<img src=x>", "=cmd()", "a|b`c`")
 
 
 def gather_scores(scores: pa.Table, prompts: dict[str, str], **manifest: Any) -> GatheredRun:
@@ -51,19 +51,19 @@ def make_page(run: GatheredRun, details: dict[ImageKey, ImageDetail] | None = No
 def compute_figures(run: GatheredRun, *, rated: bool = False) -> dict[str, MetricFigures]:
     quotas = compute_gallery_quotas(run.scores, run.scores.metrics, 0)
     inputs = MetricInputs(
-        run.scores, run.skills, quotas, run.unranked(), read_lower_is_better(run.manifest), rated=rated
+        run.scores, run.skills, quotas, run.find_unranked_metrics(), read_lower_is_better(run.manifest), rated=rated
     )
     return measure_metrics(inputs)
 
 
 def make_hostile_run() -> GatheredRun:
-    prompts = dict(zip("<abc>", HOSTILE, strict=True))
+    prompts = dict(zip("<abc>", HOSTILE_PROMPTS, strict=True))
     error = {"kind": "<b>kind", "message": "<script>hacked()</script>", "retryable": False}
     records = [
         {"image_id": f"<u>{generator}{prompt}", "prompt_id": prompt, "generator": generator, "metric": "<gecko>",
          "score": None if prompt == "a" else draw_noisy_score(generator, "m", at),
          "error": error if prompt == "a" else None}
-        for generator in NAMES for at, prompt in enumerate(prompts)
+        for generator in HOSTILE_NAMES for at, prompt in enumerate(prompts)
     ]  # fmt: skip
     config = {"metrics": {"<gecko>": {"template": "</style><script>hacked()</script>"}}}
     return gather_scores(
@@ -90,7 +90,7 @@ def test_a_metric_has_its_own_description_or_that_of_its_kind() -> None:
         gather_scores(rows.table(records, schemas.SCORES), {"a": "a"}, config={"metrics": options}, metrics=[*options])
     )
     stories = {panel.name: panel.story for panel in page.panels}
-    assert stories == {"itm": "reads <i>both</i>", "plain": find_story("similarity"), "old": ""}
+    assert stories == {"itm": "reads <i>both</i>", "plain": find_newcomer_description("similarity"), "old": ""}
     assert "reads &lt;i&gt;both&lt;/i&gt;" in render(page)
 
 
@@ -162,7 +162,7 @@ def test_a_csv_that_would_be_too_large_is_included_without_skills(monkeypatch: p
     monkeypatch.setattr("plumbline.operators.report.rendering.MAX_CSV_CHARACTERS", 200)
     html = render(page)
     overall = extract_downloads(html)["leaderboard.csv"]
-    assert "counting" not in overall and overall.count("\n") == 1 + len(NAMES) and ">CSV, overall</a>" in html
+    assert "counting" not in overall and overall.count("\n") == 1 + len(HOSTILE_NAMES) and ">CSV, overall</a>" in html
 
 
 LATEX_NAMES = (r"a\b~c^d|e", "50% & $1 #2_{3}", "[10pt]* -- <x>", "line\nbreak")
@@ -199,7 +199,7 @@ def test_means_without_an_interval_are_drawn_at_their_values() -> None:
         for prompt in range(3)
     ]
     (column,) = make_page(gather_scores(rows.table(make_scores, schemas.SCORES), {}, metrics=["m"])).columns
-    drawn = {name: column.percent(row.mean) for name, row in column.by_generator.items()}
+    drawn = {name: column.locate(row.mean) for name, row in column.by_generator.items()}
     assert drawn == pytest.approx({"low": 0, "middle": 25, "high": 100})
 
 
@@ -226,7 +226,7 @@ def test_latex_compiles(tmp_path: Path) -> None:
     assert done.returncode == 0 and (tmp_path / "t.pdf").exists(), done.stdout[-2000:]
 
 
-def test_a_hundred_thousand_images_give_a_page_below_15_megabytes_at_worst_and_edits_below_19() -> None:
+def test_a_page_about_100000_images_is_below_15_megabytes_and_about_edits_below_19() -> None:
     scores = make_large_scores(8, 12_500, ["m", "k"])
     prompts = {f"{prompt:06d}": "ש" * 6000 for prompt in range(12_500)}
     skills = Skills((prompt, ["even" if int(prompt) % 2 else "odd"]) for prompt in prompts)
@@ -235,7 +235,7 @@ def test_a_hundred_thousand_images_give_a_page_below_15_megabytes_at_worst_and_e
                       failures=schemas.FAILURES.empty_table(), skills=skills)  # fmt: skip
     picks = pick_gallery_images(run.scores, ["m", "k"], 100)
     assert 80 <= len(picks.gallery) <= 100 and len(picks.side_by_side) == 12
-    edits = {pick.key: make_fullest_detail(place) for place, pick in enumerate(picks.every())}
+    edits = {pick.key: make_fullest_detail(place) for place, pick in enumerate(picks.list_all())}
     images = {key: detail._replace(sources=()) for key, detail in edits.items()}
     assert len(render(build_page(run, compute_figures(run), picks=picks, details=images)).encode()) < 15_000_000
     assert len(render(build_page(run, compute_figures(run), picks=picks, details=edits)).encode()) < 19_000_000
@@ -326,12 +326,9 @@ def test_a_page_where_lower_is_better_reads_like_a_page_of_the_negated_scores() 
     for generator in quality:
         means = falling.by_generator[generator].mean, rising.by_generator[generator].mean
         assert means[0] == pytest.approx(-means[1])
-        assert falling.strength(means[0]) == pytest.approx(rising.strength(means[1]))
+        assert falling.locate_from_worst(means[0]) == pytest.approx(rising.locate_from_worst(means[1]))
     assert (
-        falling.percent(falling.by_generator["atlas"].mean)
-        < 20
-        < 80
-        < rising.percent(rising.by_generator["atlas"].mean)
+        falling.locate(falling.by_generator["atlas"].mean) < 20 < 80 < rising.locate(rising.by_generator["atlas"].mean)
     )
     effects = [[duel.effect for duel in one.panels[1].pairs.duels.rows] for one in (up, down)]
     assert effects[0] == effects[1]
@@ -370,7 +367,7 @@ def test_the_direction_is_known_even_if_the_prompts_are_not() -> None:
     page = build_page(bare := replace(run, skills=Skills(())), compute_figures(bare))
     heat = page.panels[0].heat
     assert heat is not None and list(heat.skills.rows[0].by_generator) == ["low", "high"]
-    assert heat.skills.rows[0].strength(0.1) == 100 and heat.skills.rows[0].strength(0.9) == 0
+    assert heat.skills.rows[0].locate_from_worst(0.1) == 100 and heat.skills.rows[0].locate_from_worst(0.9) == 0
 
 
 def make_scores(names: Sequence[str], score: float | None) -> pa.Table:

@@ -32,7 +32,7 @@ def make_run(
     return wrap_scores(rows.table(records, schemas.SCORES))
 
 
-def differ_at(*prompts: int) -> Callable[[str, int], float]:
+def make_scores_that_differ_at(*prompts: int) -> Callable[[str, int], float]:
     """Return a function whose scores differ widely between generators, but only on these prompts."""
     return lambda name, prompt: 0.5 + 0.001 * prompt + (0.4 * (ord(name) - 98) if prompt in prompts else 0)
 
@@ -42,7 +42,7 @@ def select_prompts(scores: RunScores, most: int = 96) -> list[str]:
 
 
 def test_the_prompts_on_which_generators_differ_most_come_first() -> None:
-    picked = pick_gallery_images(make_run(differ_at(7, 20)), METRICS, 96).side_by_side
+    picked = pick_gallery_images(make_run(make_scores_that_differ_at(7, 20)), METRICS, 96).side_by_side
     assert {picks[0].prompt_id for picks in picked[:2]} == {"7", "20"}
     assert all([pick.key.generator for pick in picks] == ["a", "b", "c"] for picks in picked)
     assert all(len({pick.prompt_id for pick in picks}) == 1 for picks in picked) and len(picked) == MAX_PROMPTS
@@ -51,24 +51,24 @@ def test_the_prompts_on_which_generators_differ_most_come_first() -> None:
 
 @pytest.mark.parametrize(("most", "prompts"), [(0, 0), (1, 0), (2, 1), (5, 1), (9, 3)])
 def test_the_number_of_images_is_limited(most: int, prompts: int) -> None:
-    picked = pick_gallery_images(make_run(differ_at(7)), METRICS, most).side_by_side
+    picked = pick_gallery_images(make_run(make_scores_that_differ_at(7)), METRICS, most).side_by_side
     assert len(picked) == prompts and sum(map(len, picked)) <= most
 
 
 def test_one_generator_has_nothing_to_compare() -> None:
-    assert select_prompts(make_run(differ_at(7), "a")) == []
+    assert select_prompts(make_run(make_scores_that_differ_at(7), "a")) == []
 
 
 def test_prompts_with_all_generators_come_first() -> None:
     def score(name: str, prompt: int) -> float | None:
-        return None if (name, prompt) == ("c", 7) else differ_at(7)(name, prompt)
+        return None if (name, prompt) == ("c", 7) else make_scores_that_differ_at(7)(name, prompt)
 
     chosen = pick_gallery_images(make_run(score, prompts=8), METRICS, 96).side_by_side
     assert chosen[-1][0].prompt_id == "7" and [pick.key.generator for pick in chosen[-1]] == ["a", "b"]
 
 
 def test_every_metric_shows_the_first_of_several_images() -> None:
-    picked = pick_gallery_images(make_run(differ_at(7), images=3), METRICS, 96).side_by_side
+    picked = pick_gallery_images(make_run(make_scores_that_differ_at(7), images=3), METRICS, 96).side_by_side
     assert {pick.key.image_id.partition("-")[2] for picks in picked for pick in picks} == {"0"}
 
 
@@ -86,7 +86,7 @@ def test_if_there_are_many_generators_those_with_the_best_images_are_shown() -> 
 
 def test_prompts_are_sampled_if_there_are_too_many_images(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("plumbline.operators.report.picked_images.MAX_COMPARED_IMAGES", 30)
-    drawn = select_prompts(make_run(differ_at(7), prompts=60))
+    drawn = select_prompts(make_run(make_scores_that_differ_at(7), prompts=60))
     assert 1 <= len(drawn) < 25 and len(set(drawn)) == len(drawn)
 
 
@@ -96,7 +96,9 @@ def compare_answers(
     picks: list[Pick] = [
         pick._replace(scores={"gecko": score} if score is not None else {})
         for pick, score in zip(
-            pick_gallery_images(make_run(differ_at(7)), METRICS, 96).side_by_side[0], scores, strict=True
+            pick_gallery_images(make_run(make_scores_that_differ_at(7)), METRICS, 96).side_by_side[0],
+            scores,
+            strict=True,
         )
     ]
     details = {

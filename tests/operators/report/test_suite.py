@@ -10,7 +10,7 @@ from tests.operators.results.test_comparison import make_scores
 from tests.operators.tallied import compare_pairs, summarise
 
 N_PROMPTS = 10
-STEPS = tuple(0.01 * (number + 1) for number in range(N_PROMPTS))
+SCORE_STEPS = tuple(0.01 * (number + 1) for number in range(N_PROMPTS))
 
 
 def make_levels(*levels: str, prompts: int = N_PROMPTS) -> dict[str, list[float | None]]:
@@ -19,7 +19,7 @@ def make_levels(*levels: str, prompts: int = N_PROMPTS) -> dict[str, list[float 
     On every prompt, the generators of a level have equal scores, which are higher than those of the next level.
     """
     return {
-        name: [0.9 - 0.2 * place + (place + 1) * STEPS[number % N_PROMPTS] for number in range(prompts)]
+        name: [0.9 - 0.2 * place + (place + 1) * SCORE_STEPS[number % N_PROMPTS] for number in range(prompts)]
         for place, level in enumerate(levels)
         for name in level
     }

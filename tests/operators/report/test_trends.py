@@ -15,7 +15,7 @@ from plumbline.operators.results.summary import Skills
 from plumbline.pipelines.report.comparable_runs import CHECKPOINT_PATTERN
 from tests.operators.tallied import wrap_scores
 
-PATTERN = re.compile(CHECKPOINT_PATTERN)
+COMPILED_CHECKPOINT_PATTERN = re.compile(CHECKPOINT_PATTERN)
 
 
 def make_manifest(day: int = 1, **options: Any) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def make_trend_run(day: int, means: dict[str, float | None], **options: Any) -> 
 
 
 def make_trends(*runs: TrendRun, drawn: int = 9) -> Trends:
-    return build_trends(runs[-drawn:], to_frame(runs), PATTERN)
+    return build_trends(runs[-drawn:], to_frame(runs), COMPILED_CHECKPOINT_PATTERN)
 
 
 class DrawnChart(NamedTuple):
@@ -126,7 +126,7 @@ def test_a_page_may_have_a_generator_without_a_score() -> None:
     ],
 )
 def test_checkpoints_are_recognised_by_their_names(name: str, place: tuple[str, int] | None) -> None:
-    assert parse_checkpoint(PATTERN, name) == place
+    assert parse_checkpoint(COMPILED_CHECKPOINT_PATTERN, name) == place
 
 
 def test_checkpoints_of_a_training_run_are_drawn_in_order_with_the_newest_scores(charts: list[DrawnChart]) -> None:

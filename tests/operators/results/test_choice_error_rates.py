@@ -25,7 +25,7 @@ from tests.operators.choosing import Floats, Judge
 
 N_STUDIES = 1000
 N_FEW_STUDIES = 300
-MANY = 50_000
+N_MANY_PROMPTS = 50_000
 """Number of prompts from which the true win rates and strengths are computed."""
 JUDGES = {
     "replies": Judge((), bias=0.5, ties=0.2),
@@ -40,7 +40,7 @@ def make_judge(name: str, generators: int) -> Judge:
 
 
 class Coverage(NamedTuple):
-    """Number of intervals in simulated studies, and of those that contain the truth."""
+    """Numbers of intervals in simulated studies: those that contain the truth, and all that are defined."""
 
     covering: int
     intervals: int
@@ -52,12 +52,11 @@ class Coverage(NamedTuple):
         return self.covering / self.intervals
 
 
-def cover_win_rates(judge: Judge, prompts: int, studies: int) -> Coverage:
-    """Return the coverage of the intervals of all pairs' win rates."""
-    random, truth = np.random.default_rng(0), judge.outcomes(np.random.default_rng(1), MANY).mean(axis=0)
+def measure_win_rate_coverage(judge: Judge, prompts: int, studies: int) -> Coverage:
+    random, truth = np.random.default_rng(0), judge.draw_outcomes(np.random.default_rng(1), N_MANY_PROMPTS).mean(axis=0)
     covering = 0
     for _ in range(studies):
-        won = judge.outcomes(random, prompts)
+        won = judge.draw_outcomes(random, prompts)
         rates = won.mean(axis=0)
         for true, rate, residuals in zip(truth, rates, (won - rates).T / prompts, strict=True):
             low, high = share_interval(float(rate), residuals)
@@ -65,12 +64,12 @@ def cover_win_rates(judge: Judge, prompts: int, studies: int) -> Coverage:
     return Coverage(covering, studies * len(truth), studies * len(truth))
 
 
-def cover_strengths(judge: Judge, prompts: int, studies: int) -> Coverage:
+def measure_strength_coverage(judge: Judge, prompts: int, studies: int) -> Coverage:
     random, generators, (first, second) = np.random.default_rng(2), len(judge.strengths), judge.pairs
     truth = find_true_strengths(judge)
     covering = intervals = 0
     for _ in range(studies):
-        won = judge.outcomes(random, prompts)
+        won = judge.draw_outcomes(random, prompts)
         if len(find_components(first, second, won, generators).sizes) == 1:
             found = estimate_strengths(first, second, won, generators)
             covering += int(((found.low <= truth) & (truth <= found.high)).sum())
@@ -79,9 +78,9 @@ def cover_strengths(judge: Judge, prompts: int, studies: int) -> Coverage:
 
 
 def find_true_strengths(judge: Judge) -> Floats:
-    """Return the strengths, in Elo points, that fit the win rates over MANY prompts, by generator."""
+    """Return the strengths, in Elo points, that fit the win rates over N_MANY_PROMPTS prompts, by generator."""
     first, second = judge.pairs
-    rates = judge.outcomes(np.random.default_rng(3), MANY).mean(axis=0)
+    rates = judge.draw_outcomes(np.random.default_rng(3), N_MANY_PROMPTS).mean(axis=0)
     return ELO_PER_UNIT * fit_strengths(make_contrasts(first, second, len(judge.strengths)), rates, np.ones(len(first)))
 
 
@@ -94,61 +93,65 @@ def find_highest_rate(prompts: int) -> float:
 
 
 CASES = [(10, 3), (30, 8), (100, 5)]
-SLOW = [(prompts, generators) for prompts in (10, 30, 100, 300) for generators in (2, 3, 5, 8)]
+SLOW_CASES = [(prompts, generators) for prompts in (10, 30, 100, 300) for generators in (2, 3, 5, 8)]
 
 
-def list_cases(*, least: int) -> list[Any]:
+def list_cases(*, min_generators: int) -> list[Any]:
     """Return test parameters: a judge's name, and the numbers of prompts, generators and studies.
 
-    Cases with at least `least` generators and many studies only run in `make slow`.
+    Cases with at least `min_generators` generators and many studies only run in `make slow`.
     """
     few = [pytest.param(name, *case, N_FEW_STUDIES) for name in JUDGES for case in CASES]
-    every = [(name, *case, N_STUDIES) for name in JUDGES for case in SLOW if case[1] >= least]
+    every = [(name, *case, N_STUDIES) for name in JUDGES for case in SLOW_CASES if case[1] >= min_generators]
     return few + [pytest.param(*case, marks=pytest.mark.slow) for case in every]
 
 
-@pytest.mark.parametrize(("name", "prompts", "generators", "studies"), list_cases(least=2))
+@pytest.mark.parametrize(("name", "prompts", "generators", "studies"), list_cases(min_generators=2))
 def test_an_interval_of_a_win_rate_contains_the_truth_in_93_to_97_of_100_studies(
     name: str, prompts: int, generators: int, studies: int
 ) -> None:
-    found = cover_win_rates(make_judge(name, generators), prompts, studies)
+    found = measure_win_rate_coverage(make_judge(name, generators), prompts, studies)
     print(f"\nwin rates, {name}, {prompts} prompts, {generators} generators: {found}")
     assert 0.93 <= found.rate <= find_highest_rate(prompts)
 
 
-@pytest.mark.parametrize(("name", "prompts", "generators", "studies"), list_cases(least=3))
+@pytest.mark.parametrize(("name", "prompts", "generators", "studies"), list_cases(min_generators=3))
 def test_an_interval_of_a_strength_contains_the_truth_in_93_to_97_of_100_studies(
     name: str, prompts: int, generators: int, studies: int
 ) -> None:
-    found = cover_strengths(make_judge(name, generators), prompts, studies)
+    found = measure_strength_coverage(make_judge(name, generators), prompts, studies)
     print(f"\nstrengths, {name}, {prompts} prompts, {generators} generators: {found}")
     assert 0.93 <= found.rate <= find_highest_rate(prompts)
     assert found.intervals >= (0.9 if prompts == 10 else 0.99) * found.possible
 
 
-def separate_equals(judge: Judge, prompts: int, studies: int) -> int:
+def count_separated_equals(judge: Judge, prompts: int, studies: int) -> int:
     """Return the number of studies in which two equally strong generators do not share a letter."""
     random, (first, second), false = np.random.default_rng(4), judge.pairs, 0
     equal = np.array([judge.strengths[a] == judge.strengths[b] for a, b in zip(first, second, strict=True)])
     for _ in range(studies):
-        corrected = holm([flip_signs(2 * won - 1) for won in judge.outcomes(random, prompts).T])
+        corrected = holm([flip_signs(2 * won - 1) for won in judge.draw_outcomes(random, prompts).T])
         false += bool((np.array(corrected)[equal] < 0.05).any())
     return false
 
 
-FAMILIES = {"all equal": (0.0,) * 6, "one better": (0.0,) * 5 + (1.5,), "three classes": (0.0, 0.0, 1.0, 1.0, 2.0, 2.0)}
+STRENGTHS_BY_CASE = {
+    "all equal": (0.0,) * 6,
+    "one better": (0.0,) * 5 + (1.5,),
+    "three classes": (0.0, 0.0, 1.0, 1.0, 2.0, 2.0),
+}
 
 
 @pytest.mark.parametrize("prompts", [10, pytest.param(30, marks=pytest.mark.slow), 100])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", STRENGTHS_BY_CASE)
 @pytest.mark.parametrize("name", JUDGES)
 def test_equal_generators_get_different_letters_in_at_most_5_of_100_studies(
     name: str, family: str, prompts: int
 ) -> None:
     studies = 400
     tolerated = 0.05 + 2 * (0.05 * 0.95 / studies) ** 0.5
-    judge = JUDGES[name]._replace(strengths=FAMILIES[family])
-    false = separate_equals(judge, prompts, studies)
+    judge = JUDGES[name]._replace(strengths=STRENGTHS_BY_CASE[family])
+    false = count_separated_equals(judge, prompts, studies)
     print(f"\nletters, {name}, {prompts} prompts, {family}: {false} of {studies} studies are wrong")
     assert false / studies <= tolerated
 
@@ -189,7 +192,7 @@ def test_p_values_of_the_order_bias_are_uniform_without_bias_and_small_with_bias
 def test_the_share_of_first_images_has_a_valid_interval() -> None:
     judge, random, covering = make_judge("replies", 4), np.random.default_rng(7), 0
     codes = np.repeat(np.arange(40), 6)
-    truth = sum(order.mean() for order in judge.choose(np.random.default_rng(8), MANY)) / 2
+    truth = sum(order.mean() for order in judge.choose(np.random.default_rng(8), N_MANY_PROMPTS)) / 2
     for _ in range(N_STUDIES):
         one, other = judge.choose(random, 40)
         low, high = measure_order_bias(codes, one.ravel(), other.ravel()).interval
@@ -199,10 +202,13 @@ def test_the_share_of_first_images_has_a_valid_interval() -> None:
 
 @pytest.mark.slow
 def test_the_whole_comparison_keeps_its_promises_in_500_studies() -> None:
-    """From the table to the results, with failed comparisons, for generators of which two are equal."""
+    """Two of the four generators are equally strong, and 5% of the comparisons have failed."""
     judge = Judge((0.0, 0.0, 1.0, 2.0), bias=0.5, ties=0.2)
     random, names = np.random.default_rng(9), ["g0", "g1", "g2", "g3"]
-    rates, strengths = judge.outcomes(np.random.default_rng(1), MANY).mean(axis=0), find_true_strengths(judge)
+    rates, strengths = (
+        judge.draw_outcomes(np.random.default_rng(1), N_MANY_PROMPTS).mean(axis=0),
+        find_true_strengths(judge),
+    )
     true_rate = dict(zip(combinations(names, 2), rates.tolist(), strict=True))
     inside = {"pairs": 0, "generators": 0, "strengths": 0}
     false, studies = 0, 500

@@ -40,7 +40,7 @@ def draw_scores(level: float, seed: int, prompts: int = 40) -> list[float | None
     return [level + random.gauss(0, 0.1) for _ in range(prompts)]
 
 
-BOARD = make_scores({"good": draw_scores(0.8, 1), "twin": draw_scores(0.8, 2), "poor": draw_scores(0.4, 3)})
+BOARD_SCORES = make_scores({"good": draw_scores(0.8, 1), "twin": draw_scores(0.8, 2), "poor": draw_scores(0.4, 3)})
 
 
 def fit_bradley_terry(scores: pa.Table, falling: Container[str] = ()) -> dict[str, dict[str, float]]:
@@ -53,11 +53,11 @@ def make_board(scores: pa.Table) -> list[LeaderboardRow]:
 
 
 def test_a_clear_difference_is_reported_and_a_tie_is_not() -> None:
-    told = {frozenset((its.generator_a, its.generator_b)): its.better for its in compare_pairs(BOARD, {})}
+    told = {frozenset((its.generator_a, its.generator_b)): its.better for its in compare_pairs(BOARD_SCORES, {})}
     assert told[frozenset(("good", "poor"))] == "good"
     assert told[frozenset(("twin", "poor"))] == "twin"
     assert told[frozenset(("good", "twin"))] is None
-    groups = {its.generator: its.group for its in make_board(BOARD)}
+    groups = {its.generator: its.group for its in make_board(BOARD_SCORES)}
     assert groups["good"] == groups["twin"] == "a" and groups["poor"] == "b"
 
 
@@ -87,9 +87,9 @@ def test_with_a_baseline_only_comparisons_with_it_are_made_and_corrected() -> No
     assert marks == dict.fromkeys(names, "tied") | {"g03": "better", "g05": ""}
     [overall] = build_boards(ranked, beside, "g05").values()
     assert (
-        overall.highlighted_generators() == {"g03"}
+        overall.find_highlighted_generators() == {"g03"}
         and overall.n_possible_pairs == 11
-        and overall.tied_with("g03") == []
+        and overall.list_tied("g03") == []
     )
 
 
@@ -127,7 +127,7 @@ def test_images_of_a_prompt_are_averaged_and_generators_without_a_common_prompt_
 
 def test_skills_are_compared_on_their_own_prompts_and_corrected_among_themselves() -> None:
     skills = {f"p{number}": ["count"] for number in range(10)}
-    found = compare_pairs(BOARD, skills)
+    found = compare_pairs(BOARD_SCORES, skills)
     assert {its.skill: its.n for its in found} == {"overall": 40, "count": 10}
     for its in found:
         assert its.p_holm >= its.p_value
@@ -152,8 +152,8 @@ def test_a_generator_with_few_prompts_differs_from_none_and_makes_none_the_best(
     assert not groups["a"] & groups["b"]
     assert groups["a"] & groups["c"] and groups["b"] & groups["c"]
     [overall] = build_boards(rank_generators(summarise(scores, {}), found), found).values()
-    assert [its.generator for its in overall.leaders()] == ["a"] and overall.best_row() is None
-    assert [its.generator for its in overall.close_rows()] == ["c"]
+    assert [its.generator for its in overall.list_leaders()] == ["a"] and overall.find_best_row() is None
+    assert [its.generator for its in overall.list_close_rows()] == ["c"]
 
 
 def test_signed_ranks_decide_who_is_better_even_against_the_means() -> None:
@@ -165,7 +165,7 @@ def test_signed_ranks_decide_who_is_better_even_against_the_means() -> None:
 
 
 def test_bradley_terry_ratings_follow_wins_and_average_zero() -> None:
-    ratings = fit_bradley_terry(BOARD)["m"]
+    ratings = fit_bradley_terry(BOARD_SCORES)["m"]
     assert sum(ratings.values()) == pytest.approx(0, abs=1e-6)
     assert min(ratings, key=lambda name: ratings[name]) == "poor"
     even = fit_bradley_terry(make_scores({"a": [1.0, 0.0], "b": [0.0, 1.0]}))["m"]
@@ -192,7 +192,7 @@ def test_if_lower_is_better_results_equal_those_of_negated_scores_and_numbers_ar
         assert (second.mean, second.low, second.high) == pytest.approx((-first.mean, -first.high, -first.low))
     [lowest_first] = build_boards(ranked, below).values()
     assert [row.generator for row in lowest_first.rows] == ["good", "gaps", "poor"]
-    assert lowest_first.lower_is_better and lowest_first.highlighted_generators() == {"good", "gaps"}
+    assert lowest_first.lower_is_better and lowest_first.find_highlighted_generators() == {"good", "gaps"}
     assert fit_bradley_terry(low, {"m"})["m"] == pytest.approx(fit_bradley_terry(high)["m"])
     assert fit_bradley_terry(low)["m"]["good"] < 0 < fit_bradley_terry(high)["m"]["good"]
 

@@ -11,7 +11,7 @@ from plumbline.operators.base import rows, schemas
 from plumbline.operators.results.metric_correlations import compute_spearman_interval, correlate_metrics
 from tests.operators.tallied import wrap_scores
 
-PROMPTS = [f"p{number}" for number in range(40)]
+PROMPT_IDS = [f"p{number}" for number in range(40)]
 
 
 def make_scores(
@@ -25,7 +25,7 @@ def make_scores(
 
 
 def draw_scores(seed: int) -> dict[str, float | None]:
-    return dict(zip(PROMPTS, np.random.default_rng(seed).random(len(PROMPTS)).tolist(), strict=True))
+    return dict(zip(PROMPT_IDS, np.random.default_rng(seed).random(len(PROMPT_IDS)).tolist(), strict=True))
 
 
 def make_table(*parts: list[dict[str, object]]) -> pa.Table:
@@ -44,7 +44,7 @@ def test_two_metrics_are_correlated_over_the_images_that_both_scored() -> None:
         )
     )
     x, y = correlate_metrics(runs, ["a", "b"])
-    both = PROMPTS[2:]
+    both = PROMPT_IDS[2:]
     expected = stats.spearmanr([first[prompt] for prompt in both], [second[prompt] for prompt in both]).statistic
     assert (x.metric, x.other, x.kind, x.generator, x.n) == ("a", "b", "metric", "x", 38)
     assert x.rho == pytest.approx(expected) and x.low < x.rho < x.high

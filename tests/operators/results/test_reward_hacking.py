@@ -20,8 +20,8 @@ from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig
 from plumbline.operators.report.changes import compare_runs
 from plumbline.operators.results.reward_hacking import Movement, find_suspicious
 from plumbline.operators.results.summary import Skills
-from plumbline.operators.rewards.combination import Combination, Unit
-from tests.bench_of import images, prompts
+from plumbline.operators.rewards.combination import RewardConfig, Unit
+from tests.bench_of import read_image_rows, read_prompt_rows
 from tests.operators.tallied import wrap_scores
 
 STATISTICS = ("edge_density", "entropy", "saturation")
@@ -66,8 +66,10 @@ def _add_noise(picture: Pixels, noise: NDArray[np.float64]) -> Pixels:
 
 @cache
 def make_toy_scores() -> ToyGenerator:
-    shown = [np.asarray(Image.open(io.BytesIO(row["image"])).convert("RGB")) for row in images("atlas", N_PROMPTS)]
-    return ToyGenerator([row["text"] for row in prompts(N_PROMPTS)], shown)
+    shown = [
+        np.asarray(Image.open(io.BytesIO(row["image"])).convert("RGB")) for row in read_image_rows("atlas", N_PROMPTS)
+    ]
+    return ToyGenerator([row["text"] for row in read_prompt_rows(N_PROMPTS)], shown)
 
 
 def make_run(scores: Mapping[str, Sequence[float]]) -> pa.Table:
@@ -80,10 +82,10 @@ def make_run(scores: Mapping[str, Sequence[float]]) -> pa.Table:
     return rows.table(records, schemas.SCORES)
 
 
-TRAINED_REWARD = Combination(weights={"clipscore": 1.0})
+TRAINED_REWARD = RewardConfig(weights={"clipscore": 1.0})
 
 
-def describe_hacking(before: pa.Table, after: pa.Table, reward: Combination | None = TRAINED_REWARD) -> list[str]:
+def describe_hacking(before: pa.Table, after: pa.Table, reward: RewardConfig | None = TRAINED_REWARD) -> list[str]:
     runs = wrap_scores(before), wrap_scores(after)
     return [str(sentence) for sentence in compare_runs(*runs, Skills(()), (MANIFEST, MANIFEST), reward).sentences]
 
@@ -128,7 +130,7 @@ def test_an_honest_improvement_gives_a_warning_only_at_the_stated_rate() -> None
 
 
 @pytest.mark.parametrize("unit", ["score", "z_score"])
-def test_a_combined_reward_is_watched_as_one_and_its_parts_are_not_independent_metrics(unit: Unit) -> None:
+def test_a_combined_reward_is_checked_as_a_whole_and_its_parts_are_not_independent_metrics(unit: Unit) -> None:
     """One part of the reward falls while the other rises by more, which alone does not show that the reward is gamed.
 
     In z-scores, the mean reward of the earlier run is 0.
@@ -136,7 +138,7 @@ def test_a_combined_reward_is_watched_as_one_and_its_parts_are_not_independent_m
     random = np.random.default_rng(1)
     before = {name: random.normal(0.5, 0.1, 40) for name in ("clipscore", "itm", "saturation")}
     after = {**before, "clipscore": before["clipscore"] - 0.1, "itm": before["itm"] + 0.3}
-    reward = Combination(weights={"clipscore": 1.0, "itm": 2.0}, unit=unit)
+    reward = RewardConfig(weights={"clipscore": 1.0, "itm": 2.0}, unit=unit)
     assert not any("game" in sentence for sentence in describe_hacking(make_run(before), make_run(after), reward))
     after["saturation"] = before["saturation"] - 0.2
     first, *others = describe_hacking(make_run(before), make_run(after), reward)

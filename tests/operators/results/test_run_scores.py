@@ -42,7 +42,7 @@ WHOLE_TABLE = pa.concat_tables([make_part(metric, generator) for metric in METRI
 
 
 def split_parts(sizes: Sequence[int]) -> RunScores:
-    """Split the scores in WHOLE_TABLE into parts with these numbers of rows; a last part has the remaining rows."""
+    """Return the scores in WHOLE_TABLE, split into parts with these numbers of rows; a last part has the other rows."""
     ends = np.cumsum([0, *sizes, len(WHOLE_TABLE) - sum(sizes)]).tolist()
     parts = [WHOLE_TABLE.slice(first, last - first) for first, last in pairwise(ends)]
     return RunScores([partial(_select, table) for table in parts])
@@ -67,13 +67,15 @@ def test_a_metrics_rows_equal_those_of_the_table() -> None:
     np.testing.assert_array_equal(columns.score, own.column("score").to_numpy())
     np.testing.assert_array_equal(columns.prompt, hash_ids(own.column("prompt_id").to_pylist()))
     assert np.flatnonzero(columns.image == NO_ID_HASH).tolist() == [10, 70] and len(np.unique(columns.image)) == 119
-    assert [whose.image_id for whose in scores.ids([121, 3, 190])] == ["atlas-1", "atlas-3", None]
+    assert [whose.image_id for whose in scores.read_ids([121, 3, 190])] == ["atlas-1", "atlas-3", None]
     assert len(scores.select_rows("absent").row) == 0
 
 
 @pytest.mark.parametrize("sizes", [[1, 2, 3], [50] * 7, [0, 360]])
 @pytest.mark.parametrize("kept", [0, 2, 100])
-def test_results_are_the_same_for_any_parts(sizes: list[int], kept: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_do_not_depend_on_how_scores_are_split_into_parts(
+    sizes: list[int], kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(run_scores, "MAX_CACHED_PARTS", kept)
     whole, parts = wrap_scores(WHOLE_TABLE), split_parts(sizes)
     assert pick_gallery_images(parts, METRICS, 12) == pick_gallery_images(whole, METRICS, 12)

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.results.summary import Skills, Tally, count_each, sort_best_first
+from plumbline.operators.results.summary import Skills, Tally, sort_best_first, tally_tables
 from plumbline.operators.statistics.bootstrap import Prompts
 from tests.operators.tallied import summarise
 
 SKILLS = {"p0": ["colour", "count"], "p1": ["colour"], "p2": []}
-DECODE_ERROR = rows.error_value(RowError("corrupt_image", "it does not decode"))
+DECODE_ERROR = rows.error_value(RowError("corrupt_image", "the image does not decode"))
 
 
 def make_scores_table(*scored: tuple[str, str, str | None, float | None]) -> pa.Table:
@@ -44,7 +44,6 @@ def make_scores_table(*scored: tuple[str, str, str | None, float | None]) -> pa.
 def list_summary_rows(
     scores: pa.Table, skills: Mapping[str, Sequence[str]] = SKILLS
 ) -> dict[tuple[str, str, str], dict[str, Any]]:
-    """Return the rows of a summary by (generator, metric, skill)."""
     return {(row["generator"], row["metric"], row["skill"]): row for row in summarise(scores, skills).to_pylist()}
 
 
@@ -65,7 +64,7 @@ def test_a_null_is_excluded_from_the_mean_and_lowers_the_coverage() -> None:
     assert (row["n"], row["n_null"], row["coverage"]) == (2, 2, 0.5)
 
 
-def test_a_true_zero_counts() -> None:
+def test_a_score_of_zero_counts_in_the_mean() -> None:
     row = list_summary_rows(make_scores_table(("gen", "m", "p0", 0.0), ("gen", "m", "p1", 1.0)))["gen", "m", "overall"]
     assert (row["mean"], row["n"]) == (0.5, 2)
 
@@ -180,9 +179,9 @@ def test_the_summary_does_not_depend_on_parts_and_order_of_the_rows(cuts: list[i
     skills = Skills(MANY_SKILLS.items())
     total = Tally(skills)
     for part in parts:
-        (tally,) = count_each([part], skills)
+        (tally,) = tally_tables([part], skills)
         total.merge(tally.sums)
-    found, whole = total.summary().to_pylist(), summarise(scores, MANY_SKILLS).to_pylist()
+    found, whole = total.make_summary().to_pylist(), summarise(scores, MANY_SKILLS).to_pylist()
     assert len(found) == len(whole) == 2 * 2 * 3
     for one, other in zip(found, whole, strict=True):
         assert one == {key: pytest.approx(value) if isinstance(value, float) else value for key, value in other.items()}

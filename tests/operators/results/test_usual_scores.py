@@ -12,10 +12,12 @@ from plumbline.operators.results.percentile_ranks import (
     select_largest_sketches,
 )
 
-NONE_FALLS = frozenset[str]()
+NO_LOWER_IS_BETTER = frozenset[str]()
 
 
-def make_usual_scores(*given: tuple[str, str, list[float | None]], falling: frozenset[str] = NONE_FALLS) -> UsualScores:
+def make_usual_scores(
+    *given: tuple[str, str, list[float | None]], falling: frozenset[str] = NO_LOWER_IS_BETTER
+) -> UsualScores:
     """Return the scores of earlier runs, among which a score gets its percentile rank.
 
     Each run is given as (metric, generator, scores), the newest first; lower is better for the metrics in `falling`.
@@ -54,7 +56,7 @@ def test_two_hundred_values_represent_many_scores_however_they_are_split() -> No
     ]
     table = merge_sketches(parts)
     assert table.column("n").to_pylist() == [20_000] and len(table.column("values")[0]) == 200
-    of_all = UsualScores("pets", select_largest_sketches([table]), NONE_FALLS)
+    of_all = UsualScores("pets", select_largest_sketches([table]), NO_LOWER_IS_BETTER)
     for score in (0.01, 0.1, 0.3, 0.6, 0.9):
         place = of_all.locate("m", score)
         assert place is not None and place.rank == pytest.approx((scores < score).mean(), abs=0.01)

@@ -21,8 +21,8 @@ from plumbline.operators.rewards.selection import (
 from plumbline.operators.rewards.values import measure_noise
 
 GENERATORS = ("atlas", "cobalt", "garnet")
-nan = float("nan")
-rewards = st.lists(st.one_of(st.integers(-8, 8).map(float), st.just(nan)), min_size=1, max_size=24)
+NAN = float("nan")
+REWARD_LISTS = st.lists(st.one_of(st.integers(-8, 8).map(float), st.just(NAN)), min_size=1, max_size=24)
 
 
 def make_candidates(values: list[float], *agreeing: list[float], size: int = 4) -> Candidates:
@@ -36,15 +36,15 @@ def make_candidates(values: list[float], *agreeing: list[float], size: int = 4) 
         rewards=array,
         prompts=prompts,
         noise=measure_noise(array, prompts),
-        agreeing=[np.array(scores, float) for scores in agreeing],
+        agreeing=[lambda first, second, scores=scores: scores[first] > scores[second] for scores in agreeing],
         ids=str,
         generator=lambda image: GENERATORS[image % 3],
         skills=lambda prompt: f"skill {prompt % 2}",
     )
 
 
-def select(given: Candidates, unit: str = "pair", **options: object) -> list[Example]:
-    """Select examples of the kind `unit` (such as "pair" or "ranking"), by default all except ties.
+def select_by_options(given: Candidates, unit: str = "pair", **options: object) -> list[Example]:
+    """Return the selected examples of the kind `unit` (such as "pair" or "ranking"), by default all except ties.
 
     The options replace fields of SelectionConfig, such as the margin.
     """
@@ -52,26 +52,30 @@ def select(given: Candidates, unit: str = "pair", **options: object) -> list[Exa
     return list(select_examples(unit, given, SelectionConfig(**asked)))  # type: ignore[arg-type]
 
 
-@given(rewards)
+@given(REWARD_LISTS)
 def test_pairs_closer_than_half_the_noise_are_left_out_by_default(values: list[float]) -> None:
     given = make_candidates(values)
     by_default = [example.images for example in select_examples("pair", given, SelectionConfig())]
-    wide = [pair.images for pair in select(given) if values[pair.images[0]] - values[pair.images[1]] >= given.noise / 2]
+    wide = [
+        pair.images
+        for pair in select_by_options(given)
+        if values[pair.images[0]] - values[pair.images[1]] >= given.noise / 2
+    ]
     assert by_default == wide
 
 
-@given(rewards, st.integers(0, 5), st.sampled_from(["pair", "ranking"]))
+@given(REWARD_LISTS, st.integers(0, 5), st.sampled_from(["pair", "ranking"]))
 def test_each_image_of_an_example_is_better_than_the_next_by_the_margin(
     values: list[float], margin: int, unit: str
 ) -> None:
-    for example in select(make_candidates(values), unit, margin=float(margin)):
+    for example in select_by_options(make_candidates(values), unit, margin=float(margin)):
         of_example = [values[image] for image in example.images]
         assert not any(np.isnan(of_example))
         assert all(a - b >= margin and a > b for a, b in pairwise(of_example))
         assert {image // 4 for image in example.images} == {example.prompt}
 
 
-@given(rewards)
+@given(REWARD_LISTS)
 def test_all_pairs_except_ties_are_selected_without_a_margin(values: list[float]) -> None:
     wanted = {
         (a, b)
@@ -79,45 +83,49 @@ def test_all_pairs_except_ties_are_selected_without_a_margin(values: list[float]
         for b, second in enumerate(values)
         if a // 4 == b // 4 and first > second
     }
-    assert {example.images for example in select(make_candidates(values))} == wanted
+    assert {example.images for example in select_by_options(make_candidates(values))} == wanted
 
 
-@given(rewards, st.integers(1, 4), st.sampled_from(["widest", "hash"]))
+@given(REWARD_LISTS, st.integers(1, 4), st.sampled_from(["widest", "hash"]))
 def test_limits_per_prompt_are_kept(values: list[float], cap: int, pick: str) -> None:
     given = make_candidates(values)
-    everything = Counter(example.prompt for example in select(given))
-    capped = Counter(example.prompt for example in select(given, per_prompt=cap, pick=pick))
+    everything = Counter(example.prompt for example in select_by_options(given))
+    capped = Counter(example.prompt for example in select_by_options(given, per_prompt=cap, pick=pick))
     assert capped == {prompt: min(count, cap) for prompt, count in everything.items()}
-    assert all(len(example.images) <= max(cap, 1) for example in select(given, "ranking", per_prompt=cap))
+    assert all(len(example.images) <= max(cap, 1) for example in select_by_options(given, "ranking", per_prompt=cap))
 
 
-@given(rewards, st.integers(-6, 6), st.floats(0, 3))
+@given(REWARD_LISTS, st.integers(-6, 6), st.floats(0, 3))
 def test_a_margin_in_units_of_noise_does_not_depend_on_the_metrics_scale(
     values: list[float], power: int, margin: float
 ) -> None:
     scaled = [value * 2.0**power for value in values]
     options = {"margin": margin, "margin_unit": "noise"}
-    assert select(make_candidates(values), **options) == select(make_candidates(scaled), **options)
+    assert select_by_options(make_candidates(values), **options) == select_by_options(
+        make_candidates(scaled), **options
+    )
 
 
-@given(rewards, rewards)
+@given(REWARD_LISTS, REWARD_LISTS)
 def test_only_pairs_that_another_metric_orders_alike_are_selected(values: list[float], other: list[float]) -> None:
     other = (other * len(values))[: len(values)]
-    agreed = select(make_candidates(values, other), agree=("other",))
-    assert agreed == [one for one in select(make_candidates(values)) if other[one.images[0]] > other[one.images[1]]]
+    agreed = select_by_options(make_candidates(values, other), agree=("other",))
+    assert agreed == [
+        one for one in select_by_options(make_candidates(values)) if other[one.images[0]] > other[one.images[1]]
+    ]
 
 
 def test_the_widest_pair_is_selected_first_and_a_thinned_ranking_keeps_its_ends() -> None:
     given = make_candidates([5.0, 9.0, 1.0, 4.0])
-    assert [example.images for example in select(given, per_prompt=1)] == [(1, 2)]
-    assert [example.images for example in select(given, "ranking", per_prompt=2)] == [(1, 2)]
-    assert [example.images for example in select(given, "ranking", margin=2.0)] == [(1, 0, 2)]
+    assert [example.images for example in select_by_options(given, per_prompt=1)] == [(1, 2)]
+    assert [example.images for example in select_by_options(given, "ranking", per_prompt=2)] == [(1, 2)]
+    assert [example.images for example in select_by_options(given, "ranking", margin=2.0)] == [(1, 0, 2)]
 
 
 def test_best_of_n_requires_images_with_different_rewards() -> None:
-    alike, differing = [2.0, 2.0, 2.0, nan], [2.0, 3.0, 3.0, nan]
-    assert select(make_candidates(alike), "best") == []
-    assert [example.images for example in select(make_candidates(differing), "best")] == [(1, 2, 0)]
+    alike, differing = [2.0, 2.0, 2.0, NAN], [2.0, 3.0, 3.0, NAN]
+    assert select_by_options(make_candidates(alike), "best") == []
+    assert [example.images for example in select_by_options(make_candidates(differing), "best")] == [(1, 2, 0)]
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=8), st.integers(0, 100))

@@ -12,7 +12,7 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.rewards.trl import trl_reward
 from plumbline.operators.scoring.scorer import Scorer
 from tests.operators.tiny import TRL_OPTIONS, save_causal_lm
-from tests.serving import pack_pairs
+from tests.serving import select_first_pairs
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def call_like_trl(reward: Any, **columns: Any) -> list[float]:
 
 
 def test_the_reward_of_a_completion_is_its_score(scorer: Scorer) -> None:
-    pairs = pack_pairs(3)
+    pairs = select_first_pairs(3)
     images, texts = [pair.image for pair in pairs], [pair.prompt for pair in pairs]
     expected = [row["score"] for row in scorer.score_table(images, texts).to_pylist() if row["metric"] == "vqascore"]
     reward = trl_reward(scorer, "vqascore")
@@ -47,7 +47,7 @@ def test_the_reward_of_a_completion_is_its_score(scorer: Scorer) -> None:
 
 def test_the_function_accepts_ms_swifts_arguments(scorer: Scorer, tmp_path: Path) -> None:
     """The arguments follow compute_rewards_per_func (modelscope/ms-swift 3602360, swift/rl_core/grpo_algorithm.py)."""
-    pairs = pack_pairs(2)
+    pairs = select_first_pairs(2)
     for place, pair in enumerate(pairs):
         (tmp_path / f"{place}.png").write_bytes(pair.image)
     columns = {"images": [[{"bytes": None, "path": str(tmp_path / f"{place}.png")}] for place in range(2)]}
@@ -58,7 +58,7 @@ def test_the_function_accepts_ms_swifts_arguments(scorer: Scorer, tmp_path: Path
 
 
 def test_a_completion_without_text_has_no_reward_and_does_not_affect_others(scorer: Scorer) -> None:
-    pairs = pack_pairs(3)
+    pairs = select_first_pairs(3)
     no_text = [{"role": "assistant", "content": None, "tool_calls": []}]
     bad: list[Any] = ["half \ud83d", None, math.nan, 7, [], {}, no_text, [{"role": "assistant"}], ""]
     texts: list[Any] = [pair.prompt for pair in pairs]
@@ -73,7 +73,7 @@ def test_a_completion_without_text_has_no_reward_and_does_not_affect_others(scor
 
 def test_a_column_can_contain_the_questions_of_a_benchmarks_metric() -> None:
     soft_mean = ("metrics.tifa_v1.aggregate=soft_geometric", "metrics.tifa_v1.answers=likelihood")
-    scorer, pairs = open_scorer("metric=[tifa_v1]", *soft_mean, "models=shapes"), pack_pairs(2)
+    scorer, pairs = open_scorer("metric=[tifa_v1]", *soft_mean, "models=shapes"), select_first_pairs(2)
     images, texts = [pair.image for pair in pairs], [pair.prompt for pair in pairs]
     lists = [[["Are there any circles in the image?", "Yes"]], [["How many stars are in the image?", "one"]]]
     expected = scorer.score_table(images, texts, questions=lists).column("score").to_pylist()
@@ -82,7 +82,7 @@ def test_a_column_can_contain_the_questions_of_a_benchmarks_metric() -> None:
 
 
 def test_a_missing_score_becomes_none(scorer: Scorer) -> None:
-    (pair,) = pack_pairs(1)
+    (pair,) = select_first_pairs(1)
     given = trl_reward(scorer, "clipscore")(
         prompts=["?"] * 4,
         completions=[pair.prompt, pair.prompt, " ", pair.prompt],
@@ -108,7 +108,7 @@ def test_trls_trainer_excludes_failed_completions_from_means(scorer: Scorer, tmp
         asked.append((columns["completions"], scored(**columns)))
         return asked[-1][1]
 
-    pictures = [pair.image for pair in pack_pairs(3)] + [b"no image"]
+    pictures = [pair.image for pair in select_first_pairs(3)] + [b"no image"]
     options = {"max_steps": 4, "per_device_train_batch_size": 2, "num_generations": 2, "max_completion_length": 6}
     trainer = GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(folder),

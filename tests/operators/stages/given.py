@@ -32,7 +32,6 @@ def make_inputs(metric: str, *, shard_rows: pa.Table | None = None, **tables: pa
 
 
 def run_stage(stage: Stage, given: Inputs) -> pa.Table:
-    """Return the only table that the stage produces."""
     (table,) = stage.compute(stage.prepare(given)).values()
     return table
 
@@ -46,7 +45,7 @@ def ask(prompts: pa.Table, metric: Any) -> pa.Table:
     return write_questions(prompts, metric, None)
 
 
-def entail(questions: pa.Table, model: Any) -> pa.Table:
+def compute_entailment(questions: pa.Table, model: Any) -> pa.Table:
     return run_stage(EntailmentStage({}, {"nli": model}, make_options()), make_inputs("metric", questions=questions))
 
 

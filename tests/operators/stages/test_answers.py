@@ -29,7 +29,7 @@ from tests.operators.stages.given import ask, decode, make_options
 from tests.operators.tiny import draw_image, encode_image, make_image_table
 
 PROMPTS = {"p0": "a red circle", "p1": "two blue star left of a green square", "p2": "star", "p3": "the circle"}
-PICTURES = [encode_image(draw_image(number)) for number in range(8)]
+PNG_IMAGES = [encode_image(draw_image(number)) for number in range(8)]
 PROMPT_IDS = ["p0", "p1", "p2", "p3", "p0", "p1", "p0", "p3"]
 
 Answer = Callable[[Question], list[list[float]]]
@@ -76,7 +76,7 @@ class ScriptedModel:
 
     def encode(self, pixels: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         if any(pixel.item() == self.blind_to for pixel in pixels):
-            raise ValueError(f"cannot see {self.blind_to}")
+            raise ValueError(f"cannot read an image of width {self.blind_to}")
         return pixels
 
     def likelihood(self, features: Sequence[torch.Tensor], questions: Sequence[Question]) -> list[list[list[float]]]:
@@ -138,14 +138,14 @@ def test_each_image_is_encoded_once_for_all_metrics_and_questions(
         "other": make_vqascore_questions(template="{} ?", answer="No"),
         "many": make_questions("a circle ?", "two star ?", "red ?"),
     }
-    answer(model, make_image_table(PICTURES, PROMPT_IDS), questions, image_batch=image_batch)
-    expected = [model.preprocess(draw_image(number)).numpy().tobytes() for number in range(len(PICTURES))]
+    answer(model, make_image_table(PNG_IMAGES, PROMPT_IDS), questions, image_batch=image_batch)
+    expected = [model.preprocess(draw_image(number)).numpy().tobytes() for number in range(len(PNG_IMAGES))]
     assert model.encoded == expected
-    assert max(model.batches) == min(image_batch, len(PICTURES))
+    assert max(model.batches) == min(image_batch, len(PNG_IMAGES))
 
 
 def test_the_window_does_not_change_the_answers(likelihood: ClipFlanT5Likelihood) -> None:
-    images = make_image_table([*PICTURES[:4], b"broken", *PICTURES[4:7]], PROMPT_IDS)
+    images = make_image_table([*PNG_IMAGES[:4], b"broken", *PNG_IMAGES[4:7]], PROMPT_IDS)
     tables = [
         answer(likelihood, images, {"metric": make_vqascore_questions()}, image_batch=image_batch)["metric"]
         for image_batch in (1, 3, 100)
@@ -169,7 +169,7 @@ def test_a_window_out_of_memory_is_made_smaller_once_and_every_image_is_answered
             return super().encode(pixels)
 
     model = SmallMemory(likelihood)
-    images = make_image_table(PICTURES, PROMPT_IDS)
+    images = make_image_table(PNG_IMAGES, PROMPT_IDS)
     answered = answer(model, images, {"metric": make_vqascore_questions()}, image_batch=6)["metric"]
     expected = answer(likelihood, images, {"metric": make_vqascore_questions()})["metric"]
     assert list_logprobs(answered) == pytest.approx(list_logprobs(expected), abs=1e-5)
@@ -177,7 +177,7 @@ def test_a_window_out_of_memory_is_made_smaller_once_and_every_image_is_answered
 
 
 def test_metrics_that_share_a_model_get_the_same_answers_as_alone(likelihood: ClipFlanT5Likelihood) -> None:
-    images = make_image_table(PICTURES, PROMPT_IDS)
+    images = make_image_table(PNG_IMAGES, PROMPT_IDS)
     questions = {"yes": make_vqascore_questions(), "no": make_vqascore_questions(template="{} ?", answer="No maybe")}
     together = answer(likelihood, images, questions)
     assert list(together) == ["yes", "no"]
@@ -190,7 +190,9 @@ def test_metrics_that_share_a_model_get_the_same_answers_as_alone(likelihood: Cl
 
 def test_an_answer_is_about_its_own_image_and_its_own_question(likelihood: ClipFlanT5Likelihood) -> None:
     questions = ("a circle ?", "two blue star ?")
-    table = answer(likelihood, make_image_table(PICTURES[:3], ["p0"] * 3), {"many": make_questions(*questions)})["many"]
+    table = answer(likelihood, make_image_table(PNG_IMAGES[:3], ["p0"] * 3), {"many": make_questions(*questions)})[
+        "many"
+    ]
     features = likelihood.encode([likelihood.preprocess(draw_image(number)) for number in range(3)])
     for number, row in enumerate(table.to_pylist()):
         assert [question["question_id"] for question in row["answers"]] == ["q0", "q1"]
@@ -208,7 +210,7 @@ def answer_certainly(question: Question) -> list[list[float]]:
 def test_the_table_has_exactly_the_answers_schema() -> None:
     questions = {"metric": make_vqascore_questions()}
     asked = {"question_id": questions["metric"].find("p0").questions[0].question_id}
-    full = answer(ScriptedModel(answer_certainly), make_image_table(PICTURES, PROMPT_IDS), questions)["metric"]
+    full = answer(ScriptedModel(answer_certainly), make_image_table(PNG_IMAGES, PROMPT_IDS), questions)["metric"]
     empty = answer(ScriptedModel(answer_certainly), make_image_table([], []), questions)["metric"]
     assert full.schema == empty.schema == schemas.ANSWERS
     assert (full.num_rows, empty.num_rows) == (8, 0)
@@ -218,7 +220,7 @@ def test_the_table_has_exactly_the_answers_schema() -> None:
         "generator": "gen",
         "answers": [{**asked, "token_logprobs": [[-0.5, -0.25]], "reply": None, "chosen": None}],
         "error": None,
-        "image_digest": hashlib.sha256(PICTURES[0]).hexdigest()[:16],
+        "image_digest": hashlib.sha256(PNG_IMAGES[0]).hexdigest()[:16],
         "basis": questions["metric"].find("p0").digest,
         "images": None,
     }
@@ -231,7 +233,7 @@ def answer_wrongly_about(*texts: str, number: float = float("nan")) -> Answer:
     )
 
 
-def run_out_of_memory_about(text: str) -> Answer:
+def make_out_of_memory_answer(text: str) -> Answer:
     def answer(question: Question) -> list[list[float]]:
         if text in question.text:
             raise RuntimeError("CUDA out of memory")
@@ -244,26 +246,26 @@ def fail_if_asked(question: Question) -> list[list[float]]:
     raise AssertionError("asked")
 
 
-ONE_FAILED = rows.table([{"prompt_id": "p0", "text": "a"}, {"prompt_id": "p1", "text": " "}], schemas.PROMPTS)
+ONE_FAILED_QUESTION = rows.table([{"prompt_id": "p0", "text": "a"}, {"prompt_id": "p1", "text": " "}], schemas.PROMPTS)
 STAR_ERRORS = ["not_finite" if "star" in PROMPTS[prompt_id] else None for prompt_id in PROMPT_IDS]
 
 
 @pytest.mark.parametrize(
     ("contents", "prompt_ids", "script", "questions", "kinds"),
     [
-        ([b"broken", PICTURES[0], None, PICTURES[1]], ["p0", "p1", "p2", None], answer_certainly,
+        ([b"broken", PNG_IMAGES[0], None, PNG_IMAGES[1]], ["p0", "p1", "p2", None], answer_certainly,
          make_vqascore_questions(), ["corrupt_image", None, "missing_image", "missing_prompt_id"]),
         ([b"a", None], ["p0", "p1"], fail_if_asked, make_vqascore_questions(), ["corrupt_image", "missing_image"]),
-        (PICTURES[:2], ["p0", "p99"], answer_certainly, make_vqascore_questions(), [None, "unknown_prompt"]),
-        (PICTURES[:3], ["p1", "p0", "p1"], answer_certainly,
-         QuestionIndex(ask(ONE_FAILED, tiny.make_vqascore()), tiny.make_vqascore()),
+        (PNG_IMAGES[:2], ["p0", "p99"], answer_certainly, make_vqascore_questions(), [None, "unknown_prompt"]),
+        (PNG_IMAGES[:3], ["p1", "p0", "p1"], answer_certainly,
+         QuestionIndex(ask(ONE_FAILED_QUESTION, tiny.make_vqascore()), tiny.make_vqascore()),
          ["empty_prompt", None, "empty_prompt"]),
         ([b"broken"], ["p99"], answer_certainly, make_vqascore_questions(), ["corrupt_image"]),
-        *((PICTURES, PROMPT_IDS, answer_wrongly_about("star", number=number), make_vqascore_questions(), STAR_ERRORS)
+        *((PNG_IMAGES, PROMPT_IDS, answer_wrongly_about("star", number=number), make_vqascore_questions(), STAR_ERRORS)
           for number in (float("nan"), float("inf"), float("-inf"))),
-        (PICTURES, PROMPT_IDS, run_out_of_memory_about("the circle"), make_vqascore_questions(),
+        (PNG_IMAGES, PROMPT_IDS, make_out_of_memory_answer("the circle"), make_vqascore_questions(),
          [None, None, None, "model_failed", None, None, None, "model_failed"]),
-        (PICTURES[:1], ["p0"], answer_wrongly_about("second"), make_questions("first", "second", "third"),
+        (PNG_IMAGES[:1], ["p0"], answer_wrongly_about("second"), make_questions("first", "second", "third"),
          ["not_finite"]),
     ],
     ids=["images", "nothing is asked about failed ones", "unknown prompt", "failed question", "image before question",
@@ -290,7 +292,7 @@ def test_a_metric_that_fails_does_not_affect_the_others() -> None:
         return [[float("nan")]] if question.choices == ("No",) else answer_certainly(question)
 
     questions = {"sound": make_vqascore_questions(), "failing": make_vqascore_questions(answer="No")}
-    answered = answer(ScriptedModel(answer_question), make_image_table(PICTURES, PROMPT_IDS), questions)
+    answered = answer(ScriptedModel(answer_question), make_image_table(PNG_IMAGES, PROMPT_IDS), questions)
     assert answered["sound"]["error"].null_count == 8
     assert answered["failing"]["error"].null_count == 0
 
@@ -333,7 +335,7 @@ class SmallDevice(ScriptedModel):
 def test_every_image_is_answered_with_little_memory_and_the_batch_size_is_remembered() -> None:
     model = SmallDevice(room=5)
     stage = AnswersStage({}, {"model": model}, make_options(image_batch=8))
-    images = decode(stage, make_image_table(PICTURES, PROMPT_IDS))
+    images = decode(stage, make_image_table(PNG_IMAGES, PROMPT_IDS))
     questions = {"one": make_vqascore_questions(), "two": make_vqascore_questions(answer="No")}
     for expected in ([8, 4, 2, 2, 2, 2], [2, 2, 2, 2]):  # four are encoded, which leaves no memory for the questions
         model.encoded = []
@@ -347,7 +349,7 @@ def test_a_lost_device_is_raised_and_no_row_gets_an_error() -> None:
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
     with pytest.raises(RuntimeError, match="illegal memory access"):
-        answer_one(ScriptedModel(answer_question), make_image_table(PICTURES, PROMPT_IDS), make_vqascore_questions())
+        answer_one(ScriptedModel(answer_question), make_image_table(PNG_IMAGES, PROMPT_IDS), make_vqascore_questions())
 
 
 def test_questions_are_found_by_prompt_and_one_failed_question_fails_its_prompt() -> None:
@@ -398,7 +400,7 @@ def test_a_free_answer_means_the_equal_or_else_the_nearest_choice(words: str, ch
     asked = [{"prompt_id": "p0", "question_id": "1", "text": "what color?", "choices": ["red", "blue", "green"]}]
     model = TalkingModel(words)
     stage = AnswersStage({}, {"model": model, "matcher": LetterEncoder()}, make_options())
-    prepared = decode(stage, make_image_table(PICTURES[:1], ["p0"]))
+    prepared = decode(stage, make_image_table(PNG_IMAGES[:1], ["p0"]))
     index = QuestionIndex(rows.table(asked, schemas.QUESTIONS), TifaConfig())
     (row,) = stage.measure(prepared, {"tifa": index})["tifa"].to_pylist()
     assert row["answers"] == [{"question_id": "1", "token_logprobs": None, "reply": words, "chosen": chosen}]
@@ -409,7 +411,7 @@ def test_a_free_answer_means_the_equal_or_else_the_nearest_choice(words: str, ch
 def test_vqascore_of_a_reply_is_1_only_if_it_is_the_answer(words: str, score: float) -> None:
     metric = tiny.make_vqascore(answers="reply")
     (row,) = answer_one(
-        TalkingModel(words), make_image_table(PICTURES[:1], ["p0"]), make_vqascore_questions(answers="reply")
+        TalkingModel(words), make_image_table(PNG_IMAGES[:1], ["p0"]), make_vqascore_questions(answers="reply")
     )
     assert row["answers"][0]["reply"] == words
     assert metric.score(Evidence(row)).score == score
@@ -424,9 +426,9 @@ def test_dsg_counts_every_form_of_yes_in_a_reply(words: str, score: float) -> No
     metric = DsgConfig(answers="reply").with_model_defaults(lambda role: CHAT_PROFILE)
     question = WrittenQuestion("1", "a dog?", ("yes", "no"), "yes")
     table = rows.table([{"prompt_id": "p0", **question._asdict()}], schemas.QUESTIONS)
-    (row,) = answer_one(TalkingModel(words), make_image_table(PICTURES[:1], ["p0"]), QuestionIndex(table, metric))
+    (row,) = answer_one(TalkingModel(words), make_image_table(PNG_IMAGES[:1], ["p0"]), QuestionIndex(table, metric))
     (said,) = row["answers"]
-    scored = metric.weigh([Answered(question, reply=said["reply"], chosen=said["chosen"])])
+    scored = metric.combine_answers([Answered(question, reply=said["reply"], chosen=said["chosen"])])
     assert (scored.score, (scored.elements or ())[0].given) == (score, said["chosen"] or words)
 
 
@@ -435,7 +437,7 @@ def test_metrics_that_ask_the_same_about_an_image_share_the_answer() -> None:
     table = rows.table(both, schemas.QUESTIONS)
     model = TalkingModel("yes")
     questions = {"gecko": QuestionIndex(table, GeckoConfig()), "dsg": QuestionIndex(table, DsgConfig())}
-    tables = answer(model, make_image_table(PICTURES[:2], ["p0", "p0"]), questions)
+    tables = answer(model, make_image_table(PNG_IMAGES[:2], ["p0", "p0"]), questions)
     assert tables["gecko"].equals(tables["dsg"])
     assert [(question.image, question.choices) for question in model.asked] == [(0, ("Yes", "No")), (1, ("Yes", "No"))]
 

@@ -7,7 +7,7 @@ import pytest
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import RowError
-from tests.operators.stages.given import entail
+from tests.operators.stages.given import compute_entailment
 
 
 class ScriptedModel:
@@ -33,14 +33,16 @@ def make_questions(*texts: str) -> pa.Table:
 
 def test_the_premise_is_the_prompt_and_the_hypothesis_the_answered_question() -> None:
     model = ScriptedModel()
-    table = entail(make_questions("is there a dog?", "is there a horse?"), model)
+    table = compute_entailment(make_questions("is there a dog?", "is there a horse?"), model)
     assert model.asked == [("a red dog", "There is a dog."), ("a red dog", "There is a horse.")]
     assert table.schema.equals(schemas.ENTAILMENTS)
     assert table.column("p_entail").to_pylist() == pytest.approx([0.5, 0.25])
 
 
 def test_a_question_that_the_model_fails_on_keeps_its_row_with_its_error() -> None:
-    table = entail(make_questions("is there a dog?", "is there a mouse?", "is there a cat?"), ScriptedModel())
+    table = compute_entailment(
+        make_questions("is there a dog?", "is there a mouse?", "is there a cat?"), ScriptedModel()
+    )
     assert [row["p_entail"] is None for row in table.to_pylist()] == [False, True, False]
     assert [row["error"] and row["error"]["kind"] for row in table.to_pylist()] == [None, "model_failed", None]
 
@@ -49,5 +51,5 @@ def test_the_error_of_a_prompt_without_questions_is_passed_on() -> None:
     error = rows.error_value(RowError("unreadable_reply", "no"))
     failed = rows.table([{"prompt_id": "p1", "prompt": "a cat", "error": error}], schemas.QUESTIONS)
     model = ScriptedModel()
-    (row,) = entail(failed, model).to_pylist()
+    (row,) = compute_entailment(failed, model).to_pylist()
     assert row["error"] == error and model.asked == []

@@ -75,13 +75,13 @@ def test_an_incomplete_chain_is_refused_by_name(metric: Metric, problem: str) ->
 
 def test_a_stage_without_a_role_for_its_model_is_refused() -> None:
     @dataclass(frozen=True, kw_only=True, slots=True)
-    class Modelless(ClipScoreConfig):
+    class MetricWithoutModels(ClipScoreConfig):
         @property
         def roles(self) -> dict[str, str]:
             return {}
 
     with pytest.raises(ConfigError, match=r"metrics\.mine: .* has the stage similarities but sets no model for it"):
-        make_nodes({"mine": Modelless()})
+        make_nodes({"mine": MetricWithoutModels()})
 
 
 def test_metrics_that_share_a_model_share_a_node_and_others_have_their_own() -> None:
@@ -109,7 +109,7 @@ def test_metrics_of_one_model_that_need_two_matchers_are_refused() -> None:
         make_nodes({"a": TifaConfig(), "b": TifaConfig(matcher="other")})
 
 
-def test_a_role_without_a_model_and_a_model_without_the_call_are_refused_by_key() -> None:
+def test_missing_models_and_models_that_lack_a_call_are_refused_by_config_key() -> None:
     models = {"clip": model_config(family="nli", checkpoint="owner/name")}
     with pytest.raises(ConfigError, match=r"metrics\.c\.model: clipscore needs a clip or .* model, but the model of"):
         check_models(make_nodes({"c": ClipScoreConfig()}), models)

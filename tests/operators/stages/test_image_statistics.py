@@ -10,7 +10,7 @@ from plumbline.operators.images import decoding
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
 from plumbline.operators.stages.image_statistics import MAX_SIDE_PIXELS, measure_pixels
-from tests.bench_of import images, prompts
+from tests.bench_of import read_image_rows, read_prompt_rows
 
 STATISTICS = ("edge_density", "entropy", "saturation")
 
@@ -69,7 +69,7 @@ def test_all_statistics_of_an_image_take_one_decoding_and_no_model(monkeypatch: 
         return decode(encoded, limits)
 
     monkeypatch.setattr(decoding, "decode_bytes", decode_counted)
-    shown, texts = [row["image"] for row in images("atlas", 4)], [row["text"] for row in prompts(4)]
+    shown, texts = [row["image"] for row in read_image_rows("atlas", 4)], [row["text"] for row in read_prompt_rows(4)]
     table = open_statistics_scorer().score_table(
         [image["bytes"] if isinstance(image, dict) else image for image in shown], texts
     )

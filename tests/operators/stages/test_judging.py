@@ -81,7 +81,7 @@ def compute_colour(seed: int) -> str:
     return ScriptedVlm().preprocess(tiny.draw_image(seed))
 
 
-class Chain:
+class ScriptedChain:
     """The stages of some metrics in order, with scripted models, and their tables by metric and stage."""
 
     def __init__(self, metrics: dict[str, Metric], images: pa.Table, **models: Any) -> None:
@@ -90,20 +90,20 @@ class Chain:
         self.models = models
         self.tables: dict[tuple[str, str], pa.Table] = {}
 
-    def run(self, earlier: "Chain | None" = None, *, image_batch: int = 100) -> "Chain":
+    def run(self, earlier: "ScriptedChain | None" = None, *, image_batch: int = 100) -> "ScriptedChain":
         names = [name for name in STAGES if any(name in metric.chain for metric in self.metrics.values())]
         for name in names:
             metrics = {one: metric for one, metric in self.metrics.items() if name in metric.chain}
-            models = {key: self.models[key] for key in STAGES[name].calls if self._used(key, metrics)}
+            models = {key: self.models[key] for key in STAGES[name].calls if self._is_read(key, metrics)}
             stage: Stage = STAGES[name](metrics, models, make_options(image_batch=image_batch))
-            made = stage.compute(stage.prepare(self._inputs(STAGES[name], metrics, earlier)))
+            made = stage.compute(stage.prepare(self._make_inputs(STAGES[name], metrics, earlier)))
             self.tables |= {(one, name): table for one, table in made.items()}
         return self
 
-    def _used(self, key: str, metrics: dict[str, Metric]) -> bool:
+    def _is_read(self, key: str, metrics: dict[str, Metric]) -> bool:
         return any(key in metric.roles for metric in metrics.values())
 
-    def _inputs(self, stage: type[Stage], metrics: dict[str, Metric], earlier: "Chain | None") -> Inputs:
+    def _make_inputs(self, stage: type[Stage], metrics: dict[str, Metric], earlier: "ScriptedChain | None") -> Inputs:
         read = {
             name: {other: make_upstream(self.tables[name, other]) for other in stage.input_stages(metric)}
             for name, metric in metrics.items()
@@ -113,11 +113,11 @@ class Chain:
         shard = self.images if issubclass(stage, RowStage) else pa.table({})
         return Inputs("gen", shard, tuple(metrics), read, make_upstream(texts), before if stage.keeps_rows else {})
 
-    def rows(self, metric: str, stage: str = "scores") -> list[dict[str, Any]]:
+    def list_rows(self, metric: str, stage: str = "scores") -> list[dict[str, Any]]:
         return list(self.tables[metric, stage].to_pylist())
 
 
-def run_llmscore(images: pa.Table, *, judge: ScriptedModel | None = None, **models: Any) -> Chain:
+def run_llmscore(images: pa.Table, *, judge: ScriptedModel | None = None, **models: Any) -> ScriptedChain:
     """Run all stages of LLMScore on the images with scripted models, and return the stages with their tables.
 
     The models given by name replace the default ones.
@@ -129,7 +129,7 @@ def run_llmscore(images: pa.Table, *, judge: ScriptedModel | None = None, **mode
         **models,
     }
     given["judge"] = judge or ScriptedModel(lambda request: RATING_REPLY)
-    return Chain({"llmscore": LlmScoreConfig()}, images, **given)
+    return ScriptedChain({"llmscore": LlmScoreConfig()}, images, **given)
 
 
 def list_error_kinds(records: Sequence[dict[str, Any]]) -> list[str | None]:
@@ -142,9 +142,9 @@ def test_an_image_becomes_a_caption_and_regions_a_description_a_verdict_and_a_sc
     chain = run_llmscore(tiny.make_image_table(draw_images(2), ["p0", "p1"]), describer=describer, judge=judge).run(
         image_batch=1
     )
-    (caption, _) = chain.rows("llmscore", "captions")
+    (caption, _) = chain.list_rows("llmscore", "captions")
     assert caption["captions"] == [{"text": f"It is {compute_colour(0)}.", "width": 48, "height": 48}]
-    (region, _) = chain.rows("llmscore", "regions")
+    (region, _) = chain.list_rows("llmscore", "regions")
     assert region["regions"] == [[{"label": f"{compute_colour(0)} thing", "x1": 1, "y1": 2, "x2": 3, "y2": 4}]]
     asked = describer.asked[0].messages[0].text
     assert (
@@ -154,7 +154,7 @@ def test_an_image_becomes_a_caption_and_regions_a_description_a_verdict_and_a_sc
     )
     assert describer.calls == 1 and judge.calls == 1, "all images of a shard are batched"
     assert "a red car" in judge.asked[0].messages[0].text and "Described, 1." in judge.asked[0].messages[0].text
-    for row in chain.rows("llmscore"):
+    for row in chain.list_rows("llmscore"):
         assert (row["score"], row["rationale"]) == (0.7, "It fits.")
         assert row["ratings"] == [{"name": "rating", "value": 70}]
     assert rows.read_usage(chain.tables["llmscore", "captions"]) == Usage(2, 10, 0, 4)
@@ -178,8 +178,8 @@ def test_the_score_of_a_repeated_judge_is_the_mean_of_the_readable_ratings() -> 
     judge = ScriptedVlm(rate)
     metric = Gpt4vEvalConfig(repeats=3, temperature=0.5, seed=5)
     images = tiny.make_image_table(draw_images(3), ["p0", "p1", "p2"])
-    chain = Chain({"judged": metric}, images, judge=judge).run()
-    first, second, third = chain.rows("judged")
+    chain = ScriptedChain({"judged": metric}, images, judge=judge).run()
+    first, second, third = chain.list_rows("judged")
     assert [row["score"] for row in (first, second, third)] == [45, 90, None]
     assert [row["asks"] for row in (first, second, third)] == [[40, 50, None], [90, 90, 90], None]
     assert (first["rationale"], third["error"]["kind"]) == ("Ask 1: So. Ask 2: So.", "unreadable_reply")
@@ -193,14 +193,14 @@ def test_the_score_of_a_repeated_judge_is_the_mean_of_the_readable_ratings() -> 
 def test_a_row_is_tried_again_after_a_failure_of_the_service() -> None:
     judge = ScriptedVlm(lambda image, request: RETRYABLE_ERROR if request.seed == 1 else RATING_REPLY)
     metric = Gpt4vEvalConfig(repeats=2, temperature=1)
-    chain = Chain({"judged": metric}, tiny.make_image_table(draw_images(1), ["p0"]), judge=judge).run()
+    chain = ScriptedChain({"judged": metric}, tiny.make_image_table(draw_images(1), ["p0"]), judge=judge).run()
     assert rows.count_errors(chain.tables["judged", "scores"], retryable_only=True) == 1
 
 
 def test_an_unreadable_verdict_is_a_null_with_its_reason_after_one_more_try() -> None:
     judge = ScriptedModel(lambda request: "Nice." if "a red car" in request.messages[0].text else RATING_REPLY)
     first, second = (
-        run_llmscore(tiny.make_image_table(draw_images(2), ["p0", "p1"]), judge=judge).run().rows("llmscore")
+        run_llmscore(tiny.make_image_table(draw_images(2), ["p0", "p1"]), judge=judge).run().list_rows("llmscore")
     )
     assert (first["score"], first["ratings"], first["rationale"]) == (None, None, None)
     assert first["error"]["kind"] == "unreadable_reply" and "expected a JSON object" in first["error"]["message"]
@@ -217,16 +217,16 @@ def test_a_failure_affects_only_its_row_and_is_passed_on() -> None:
     images = tiny.make_image_table(given, ["p0", "p0", "p0", "p1", "p0", "nowhere", "empty"])
     chain = run_llmscore(images, captioner=captioner).run()
     expected = [None, "model_unavailable", "unreadable_reply", None, "corrupt_image", "unknown_prompt", "empty_prompt"]
-    assert list_error_kinds(chain.rows("llmscore")) == expected
-    assert list_error_kinds(chain.rows("llmscore", "descriptions")) == [*expected[:5], None, None], (
+    assert list_error_kinds(chain.list_rows("llmscore")) == expected
+    assert list_error_kinds(chain.list_rows("llmscore", "descriptions")) == [*expected[:5], None, None], (
         "they need no prompt"
     )
-    assert [row["score"] is None for row in chain.rows("llmscore")] == [kind is not None for kind in expected]
+    assert [row["score"] is None for row in chain.list_rows("llmscore")] == [kind is not None for kind in expected]
 
 
 def fail_in_batches(image: str, request: Request) -> str:
     if image == compute_colour(2):
-        raise ValueError("no such picture")
+        raise ValueError("expected an image, found none")
     return "a car"
 
 
@@ -234,13 +234,13 @@ def test_a_failing_call_is_halved_until_the_bad_image_is_alone() -> None:
     chain = run_llmscore(
         tiny.make_image_table(draw_images(5), ["p0"] * 5), captioner=ScriptedVlm(fail_in_batches)
     ).run()
-    assert list_error_kinds(chain.rows("llmscore")) == [None, None, "model_failed", None, None]
+    assert list_error_kinds(chain.list_rows("llmscore")) == [None, None, "model_failed", None, None]
     assert rows.count_errors(chain.tables["llmscore", "captions"], retryable_only=True) == 1
 
 
 def test_an_unreachable_model_ends_the_shard() -> None:
     def refuse(image: str, request: Request) -> str:
-        raise ModelError("answered 401")
+        raise ModelError("the service answered 401")
 
     with pytest.raises(ModelError, match="401"):
         run_llmscore(tiny.make_image_table(draw_images(2), ["p0"] * 2), captioner=ScriptedVlm(refuse)).run()
@@ -248,7 +248,7 @@ def test_an_unreachable_model_ends_the_shard() -> None:
 
 def test_rows_are_retryable_after_a_failure_of_the_whole_call_to_the_judge() -> None:
     def fail(request: Request) -> str:
-        raise RuntimeError("the engine is gone")
+        raise RuntimeError("the engine has stopped")
 
     chain = run_llmscore(tiny.make_image_table(draw_images(2), ["p0", "p1"]), judge=ScriptedModel(fail)).run()
     assert rows.count_errors(chain.tables["llmscore", "scores"], retryable_only=True) == 2
@@ -263,7 +263,7 @@ def test_each_image_of_a_row_is_judged_and_the_score_is_their_mean() -> None:
         lambda request: RATING_REPLY if "\nfirst\n" in request.messages[0].text else RATING_REPLY.replace("7", "2")
     )
     chain = run_llmscore(images, describer=describer, judge=judge).run()
-    film, still = chain.rows("llmscore")
+    film, still = chain.list_rows("llmscore")
     assert film["score"] == pytest.approx((0.7 + 0.2) / 2) and still["score"] == 0.7
     assert film["ratings"] == [{"name": "rating", "value": 45}]
     assert film["rationale"] == "Image 1: It fits. Image 2: It fits."
@@ -278,8 +278,8 @@ def test_rows_of_earlier_cells_are_reused_if_their_inputs_are_unchanged() -> Non
         compute_colour(7)
     ]
     assert [len(after.models[name].asked) for name in ("describer", "judge")] == [1, 1]
-    assert list_error_kinds(after.rows("llmscore")) == [None] * 3
-    assert after.rows("llmscore")[:2] == before.rows("llmscore")[:2]
+    assert list_error_kinds(after.list_rows("llmscore")) == [None] * 3
+    assert after.list_rows("llmscore")[:2] == before.list_rows("llmscore")[:2]
 
 
 def test_a_changed_prompt_only_recomputes_verdicts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,7 +300,7 @@ def test_a_failed_row_is_tried_again_and_the_others_are_reused() -> None:
     after = run_llmscore(images, captioner=ScriptedVlm(lambda image, request: "a car"))
     after.run(before)
     assert after.models["captioner"].encoded == [compute_colour(0)]
-    assert len(after.models["judge"].asked) == 1 and list_error_kinds(after.rows("llmscore")) == [None, None]
+    assert len(after.models["judge"].asked) == 1 and list_error_kinds(after.list_rows("llmscore")) == [None, None]
 
 
 def test_captions_and_regions_of_different_images_are_never_joined() -> None:
@@ -321,14 +321,14 @@ def test_metrics_that_share_a_model_encode_an_image_once() -> None:
     scales = '{"rating": 35, "semantic_consistency": 8, "naturalness": 9, "artifacts": 2, "rationale": "So."}'
     judge = ScriptedVlm(lambda image, request: scales)
     metrics = {"viescore": VieScoreConfig(), "gpt4v_eval": Gpt4vEvalConfig()}
-    chain = Chain(
+    chain = ScriptedChain(
         metrics, tiny.make_image_table([*draw_images(2), b"no image"], ["p0", "nowhere", "p0"]), judge=judge
     ).run()
     assert judge.encoded == [compute_colour(0), compute_colour(1)] and judge.calls == 1
-    assert [row["score"] for row in chain.rows("viescore")] == [4.0, None, None]
-    assert [row["score"] for row in chain.rows("gpt4v_eval")] == [35.0, None, None]
-    assert list_error_kinds(chain.rows("gpt4v_eval")) == [None, "unknown_prompt", "corrupt_image"]
-    assert [row["rationale"] for row in chain.rows("viescore")] == ["So. So.", None, None]
+    assert [row["score"] for row in chain.list_rows("viescore")] == [4.0, None, None]
+    assert [row["score"] for row in chain.list_rows("gpt4v_eval")] == [35.0, None, None]
+    assert list_error_kinds(chain.list_rows("gpt4v_eval")) == [None, "unknown_prompt", "corrupt_image"]
+    assert [row["rationale"] for row in chain.list_rows("viescore")] == ["So. So.", None, None]
 
 
 def test_prompts_are_compared_with_captions_and_descriptions() -> None:
@@ -339,27 +339,27 @@ def test_prompts_are_compared_with_captions_and_descriptions() -> None:
     captioner = ScriptedVlm(lambda image, request: "a red car")
     describer = ScriptedModel(lambda request: "u" * 40)
     images = tiny.make_image_table([*draw_images(2), b"no image"], ["p0", "empty", "p0"])
-    chain = Chain(
+    chain = ScriptedChain(
         metrics, images, captioner=captioner, grounder=ScriptedVlm(), describer=describer, embedder=VowelEncoder()
     ).run()
-    same, empty, broken = chain.rows("capclip")
+    same, empty, broken = chain.list_rows("capclip")
     assert same["score"] == pytest.approx(1) and list_error_kinds([empty, broken]) == ["empty_prompt", "corrupt_image"]
-    other, *_ = chain.rows("descclip")
+    other, *_ = chain.list_rows("descclip")
     assert other["score"] < 0.9 and (same["truncated"], other["truncated"]) == (False, True)
 
 
 def test_a_similarity_that_is_not_a_number_is_a_null() -> None:
     captioner = ScriptedVlm(lambda image, request: "nowhere near" if image == compute_colour(0) else "a red car")
     metrics: dict[str, Metric] = {"capclip": SentenceMatchingConfig()}
-    chain = Chain(
+    chain = ScriptedChain(
         metrics, tiny.make_image_table(draw_images(2), ["p0", "p0"]), captioner=captioner, embedder=VowelEncoder()
     ).run()
-    assert list_error_kinds(chain.rows("capclip")) == ["not_finite", None]
+    assert list_error_kinds(chain.list_rows("capclip")) == ["not_finite", None]
 
 
 def test_meteor_needs_no_model() -> None:
     metrics: dict[str, Metric] = {"capmeteor": SentenceMatchingConfig(measure="meteor")}
     captioner = ScriptedVlm(lambda image, request: "A red car.")
     images = pa.table({"image_id": ["film"], "prompt_id": ["p0"], "image": [draw_images(2)]})
-    (row,) = Chain(metrics, images, captioner=captioner).run().rows("capmeteor")
+    (row,) = ScriptedChain(metrics, images, captioner=captioner).run().list_rows("capmeteor")
     assert row["score"] == pytest.approx(0.9814814814814815)

@@ -44,7 +44,7 @@ class ScriptedModels:
 
     def preprocess(self, image: Image.Image) -> int:
         if image.width == self.blind_to:
-            raise ValueError(f"cannot see {image.width}")
+            raise ValueError(f"cannot read an image of width {image.width}")
         self.shown.append(image.width)
         return image.width
 
@@ -144,7 +144,10 @@ def test_a_failure_affects_only_its_row() -> None:
     kinds = [row["error"] and row["error"]["kind"] for row in rows_scored]
     assert kinds == [None, "model_failed", None, "unknown_prompt", "corrupt_image"]
     assert [row["score"] is None for row in rows_scored] == [kind is not None for kind in kinds]
-    assert rows_scored[1]["error"]["retryable"] and "cannot see 17" in rows_scored[1]["error"]["message"]
+    assert (
+        rows_scored[1]["error"]["retryable"]
+        and "cannot read an image of width 17" in rows_scored[1]["error"]["message"]
+    )
 
 
 def test_the_score_of_several_images_is_the_mean_over_them() -> None:

@@ -19,18 +19,18 @@ from plumbline.operators.stages.scores import WrittenIndex
 from tests.operators import tiny
 from tests.operators.stages.given import score
 
-IDS = {"image_id": "i", "prompt_id": "p", "generator": "gen"}
-DECODE_ERROR = rows.error_value(RowError("corrupt_image", "it does not decode"))
+ROW_IDS = {"image_id": "i", "prompt_id": "p", "generator": "gen"}
+DECODE_ERROR = rows.error_value(RowError("corrupt_image", "the image does not decode"))
 
 
 def make_answers_table(*questions: list[list[float]]) -> pa.Table:
     """Return one image's answers: the log-probabilities of the tokens of each choice, for every question."""
     answers = [{"question_id": str(number), "token_logprobs": choices} for number, choices in enumerate(questions)]
-    return rows.table([{**IDS, "answers": answers}], schemas.ANSWERS)
+    return rows.table([{**ROW_IDS, "answers": answers}], schemas.ANSWERS)
 
 
 def make_similarity_table(similarity: float, *, truncated: bool = False) -> pa.Table:
-    return rows.table([{**IDS, "similarity": similarity, "truncated": truncated}], schemas.SIMILARITIES)
+    return rows.table([{**ROW_IDS, "similarity": similarity, "truncated": truncated}], schemas.SIMILARITIES)
 
 
 def read_only_row(table: pa.Table) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def test_vqascore_of_two_tokens_follows_the_reduction(reduction: Reduction, expe
     row = read_only_row(score(answers, "vqascore", tiny.make_vqascore(reduction=reduction)))
     assert row["score"] == pytest.approx(expected, rel=1e-6)
     assert (row["metric"], row["n_questions"], row["error"]) == ("vqascore", 1, None)
-    assert {name: row[name] for name in IDS} == IDS
+    assert {name: row[name] for name in ROW_IDS} == ROW_IDS
 
 
 def test_only_the_first_choice_counts() -> None:
@@ -91,9 +91,9 @@ def test_truncation_is_passed_on() -> None:
     ("schema", "metric"), [(schemas.ANSWERS, tiny.make_vqascore()), (schemas.SIMILARITIES, ClipScoreConfig())]
 )
 def test_a_failed_row_has_no_score_and_keeps_its_error(schema: pa.Schema, metric: Any) -> None:
-    row = read_only_row(score(rows.table([{**IDS, "error": DECODE_ERROR}], schema), "m", metric))
+    row = read_only_row(score(rows.table([{**ROW_IDS, "error": DECODE_ERROR}], schema), "m", metric))
     assert (row["score"], row["n_questions"], row["error"]) == (None, None, DECODE_ERROR)
-    assert {name: row[name] for name in IDS} == IDS
+    assert {name: row[name] for name in ROW_IDS} == ROW_IDS
 
 
 def test_scores_keep_the_order_of_the_rows_and_a_failed_row_does_not_affect_the_others() -> None:
@@ -133,7 +133,7 @@ def make_index(p_entail: float | None = None, *, error: Any = None) -> WrittenIn
 def make_two_answers() -> pa.Table:
     logs = [[[math.log(0.6)], [math.log(0.2)]], [[math.log(0.1)], [math.log(0.3)]]]
     answers = [{"question_id": str(n), "token_logprobs": its} for n, its in enumerate(logs, start=1)]
-    return rows.table([{**IDS, "answers": answers}], schemas.ANSWERS)
+    return rows.table([{**ROW_IDS, "answers": answers}], schemas.ANSWERS)
 
 
 def test_every_element_of_the_prompt_keeps_its_own_score() -> None:
@@ -168,7 +168,7 @@ def make_answers_to(*questions: WrittenQuestion) -> pa.Table:
         {"question_id": one.question_id, "token_logprobs": logs, "chosen": one.choices[0]}
         for one in assign_ids(questions)
     ]
-    return rows.table([{**IDS, "answers": given}], schemas.ANSWERS)
+    return rows.table([{**ROW_IDS, "answers": given}], schemas.ANSWERS)
 
 
 def make_failed_questions(kind: str) -> WrittenIndex:
@@ -186,14 +186,14 @@ def add_foreign_entailment(question: WrittenQuestion) -> WrittenIndex:
 
 RED_QUESTION, BLUE_QUESTION = make_colour_question("red"), make_colour_question("blue")
 ASKED_QUESTIONS = [WrittenQuestion(str(n), f"{n}?", ("yes", "no"), "yes") for n in range(2)]
-NO_MEMORY = rows.error_value(RowError("model_failed", "no memory", retryable=True))
+NO_MEMORY_ERROR = rows.error_value(RowError("model_failed", "no memory", retryable=True))
 
 
 @pytest.mark.parametrize(
     ("answers", "metric", "written", "kind"),
     [
         (make_two_answers(), GeckoConfig(threshold=0.95), make_index(0.01), "no_questions"),
-        (make_two_answers(), GeckoConfig(), make_index(error=NO_MEMORY), "model_failed"),
+        (make_two_answers(), GeckoConfig(), make_index(error=NO_MEMORY_ERROR), "model_failed"),
         (make_two_answers(), DsgConfig(), make_failed_questions("unreadable_reply"), "unreadable_reply"),
         (make_two_answers(), DsgConfig(), WrittenIndex(schemas.QUESTIONS.empty_table(), None), "incomplete_cell"),
         (make_answers_to(RED_QUESTION), GeckoConfig(nli=None), make_written_index(BLUE_QUESTION), "incomplete_cell"),

@@ -20,10 +20,10 @@ from plumbline.operators.stages.similarities import PromptTexts, SimilaritiesSta
 from tests.operators.stages.given import decode, make_options
 from tests.operators.tiny import CONTEXT_TOKENS, draw_image, encode_image, make_image_table
 
-FITTING = " ".join(["star"] * (CONTEXT_TOKENS - 2))
+FITTING_TEXT = " ".join(["star"] * (CONTEXT_TOKENS - 2))
 """A text that fills the context exactly, including the first and last token."""
-PROMPTS = {"p0": "a red circle", "p1": "two blue star", "p2": FITTING, "p3": FITTING + " left"}
-PICTURES = [encode_image(draw_image(number)) for number in range(6)]
+PROMPTS = {"p0": "a red circle", "p1": "two blue star", "p2": FITTING_TEXT, "p3": FITTING_TEXT + " left"}
+PNG_IMAGES = [encode_image(draw_image(number)) for number in range(6)]
 PROMPT_IDS = ["p0", "p1", "p2", "p3", "p0", "p1"]
 COSINE_METRICS = {"clipscore": ClipScoreConfig()}
 
@@ -64,7 +64,7 @@ class ScriptedModel(DualEncoder):
 
     def encode(self, pixels: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         if any(pixel.item() == 13 for pixel in pixels):
-            raise ValueError("thirteen")
+            raise ValueError("the text is thirteen")
         return [torch.tensor([1.0, 0.0]) for _ in pixels]
 
     def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
@@ -103,7 +103,7 @@ def compute_cosine(model: ClipSimilarity, seed: int, text: str) -> float:
 @pytest.mark.parametrize("image_batch", [1, 4, 100])
 def test_the_similarity_is_the_cosine_of_image_and_text(similarity: ClipSimilarity, image_batch: int) -> None:
     operator = make_stage(similarity, image_batch=image_batch)
-    table = compare(operator, make_image_table(PICTURES, PROMPT_IDS))["clipscore"]
+    table = compare(operator, make_image_table(PNG_IMAGES, PROMPT_IDS))["clipscore"]
     expected = [compute_cosine(similarity, seed, PROMPTS[name]) for seed, name in enumerate(PROMPT_IDS)]
     assert np.ptp(expected) > 0.1, "the pairs must differ, or the test would prove nothing"
     assert table["similarity"].to_pylist() == pytest.approx(expected, abs=1e-5)
@@ -111,7 +111,7 @@ def test_the_similarity_is_the_cosine_of_image_and_text(similarity: ClipSimilari
 
 def test_the_prefix_of_the_variant_is_embedded_with_the_text(similarity: ClipSimilarity) -> None:
     metrics = {"original": ClipScoreConfig(variant="original"), "torchmetrics": ClipScoreConfig(variant="torchmetrics")}
-    tables = compare(make_stage(similarity), make_image_table(PICTURES[:1], ["p0"]), metrics=metrics)
+    tables = compare(make_stage(similarity), make_image_table(PNG_IMAGES[:1], ["p0"]), metrics=metrics)
     with_prefix = compute_cosine(similarity, 0, "a photo depicts a red circle")
     without = compute_cosine(similarity, 0, "a red circle")
     assert abs(with_prefix - without) > 0.01
@@ -134,8 +134,10 @@ def test_the_original_reads_a_palette_image_as_released_and_the_others_by_their_
     assert found["cosine"] == found["torchmetrics"] == pytest.approx(float(processed), abs=1e-5)
 
 
-def test_a_text_beyond_the_context_is_cut_and_reported(similarity: ClipSimilarity) -> None:
-    table = compare(make_stage(similarity), make_image_table([PICTURES[0]] * 4, ["p0", "p1", "p2", "p3"]))["clipscore"]
+def test_a_text_beyond_the_context_is_truncated_and_reported(similarity: ClipSimilarity) -> None:
+    table = compare(make_stage(similarity), make_image_table([PNG_IMAGES[0]] * 4, ["p0", "p1", "p2", "p3"]))[
+        "clipscore"
+    ]
     assert table["truncated"].to_pylist() == [False, False, False, True]
     _, _, fitting, cut = table["similarity"].to_pylist()
     assert cut == pytest.approx(fitting, abs=1e-6), "the only different word was cut off"
@@ -143,7 +145,7 @@ def test_a_text_beyond_the_context_is_cut_and_reported(similarity: ClipSimilarit
 
 def test_a_text_that_fits_only_without_the_prefix_is_truncated_with_it(similarity: ClipSimilarity) -> None:
     metrics = {"cosine": ClipScoreConfig(), "original": ClipScoreConfig(variant="original")}
-    tables = compare(make_stage(similarity), make_image_table(PICTURES[:1], ["p2"]), metrics=metrics)
+    tables = compare(make_stage(similarity), make_image_table(PNG_IMAGES[:1], ["p2"]), metrics=metrics)
     assert [tables[name]["truncated"].to_pylist() for name in metrics] == [[False], [True]]
 
 
@@ -151,8 +153,8 @@ def test_each_text_is_embedded_once_across_metrics_and_shards(similarity: ClipSi
     model = CountingModel(similarity)
     operator = make_stage(model)
     metrics = {variant: ClipScoreConfig(variant=variant) for variant in ("cosine", "torchmetrics", "original")}
-    first = compare(operator, make_image_table(PICTURES, PROMPT_IDS), metrics=metrics)
-    second = compare(operator, make_image_table(PICTURES[:3], ["p1", "p1", "p0"]), metrics=metrics)
+    first = compare(operator, make_image_table(PNG_IMAGES, PROMPT_IDS), metrics=metrics)
+    second = compare(operator, make_image_table(PNG_IMAGES[:3], ["p1", "p1", "p0"]), metrics=metrics)
     texts = list(PROMPTS.values())
     assert sorted(model.texts) == sorted(texts + ["a photo depicts " + text for text in texts])
     assert model.images == 2 * (6 + 3), "once with the processor's pixels and once with the released ones"
@@ -162,7 +164,10 @@ def test_each_text_is_embedded_once_across_metrics_and_shards(similarity: ClipSi
 
 
 def test_forgetting_old_texts_changes_no_result(similarity: ClipSimilarity, monkeypatch: pytest.MonkeyPatch) -> None:
-    shards = [make_image_table(PICTURES[:2], ["p0", "p1"]), make_image_table(PICTURES[2:4], ["p2", "p3"])] * 2
+    shards = [
+        make_image_table(PNG_IMAGES[:2], ["p0", "p1"]),
+        make_image_table(PNG_IMAGES[2:4], ["p2", "p3"]),
+    ] * 2
     remembering = make_stage(CountingModel(similarity))
     expected = [compare(remembering, shard)["clipscore"] for shard in shards]
     monkeypatch.setattr(similarity_module, "MAX_REMEMBERED_TEXTS", 1)
@@ -176,7 +181,7 @@ def test_forgetting_old_texts_changes_no_result(similarity: ClipSimilarity, monk
 def test_a_text_that_failed_is_tried_again_with_the_next_shard(similarity: ClipSimilarity) -> None:
     model = CountingModel(similarity)
     operator = make_stage(model)
-    images = make_image_table(PICTURES[:2], ["p0", "p1"])
+    images = make_image_table(PNG_IMAGES[:2], ["p0", "p1"])
     model.failing = {PROMPTS["p0"]}
     failed = compare(operator, images)["clipscore"]
     assert list_error_kinds(failed) == ["model_failed", None]
@@ -204,20 +209,20 @@ def test_bad_images_keep_their_rows_and_do_not_affect_the_others(image_batch: in
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_a_cosine_that_is_not_a_number_is_an_error_and_never_stored(number: float) -> None:
-    table = compare(make_stage(ScriptedModel([number, 0.0])), make_image_table(PICTURES[:1], ["p0"]))["clipscore"]
+    table = compare(make_stage(ScriptedModel([number, 0.0])), make_image_table(PNG_IMAGES[:1], ["p0"]))["clipscore"]
     assert list_error_kinds(table) == ["not_finite"]
     assert table["similarity"].to_pylist() == [None]
 
 
 def test_the_table_has_exactly_the_similarities_schema() -> None:
     operator = make_stage(ScriptedModel([1.0, 0.0]))
-    full = compare(operator, make_image_table(PICTURES[:1], ["p0"]))["clipscore"]
+    full = compare(operator, make_image_table(PNG_IMAGES[:1], ["p0"]))["clipscore"]
     empty = compare(operator, make_image_table([], []))["clipscore"]
     assert full.schema == empty.schema == schemas.SIMILARITIES
     assert empty.num_rows == 0
     expected: dict[str, Any] = {"image_id": "i0", "prompt_id": "p0", "generator": "gen", "similarity": 1.0}
     basis = full.column("basis").to_pylist()[0]
-    digest = hashlib.sha256(PICTURES[0]).hexdigest()[:16]
+    digest = hashlib.sha256(PNG_IMAGES[0]).hexdigest()[:16]
     expected |= {
         "truncated": False,
         "error": None,
@@ -227,7 +232,7 @@ def test_the_table_has_exactly_the_similarities_schema() -> None:
         "ratings": None,
     }
     assert full.to_pylist() == [expected]
-    again, other = (compare(operator, make_image_table(PICTURES[:1], [one]))["clipscore"] for one in ("p0", "p1"))
+    again, other = (compare(operator, make_image_table(PNG_IMAGES[:1], [one]))["clipscore"] for one in ("p0", "p1"))
     assert again.column("basis").to_pylist() == [basis] != other.column("basis").to_pylist()
 
 
@@ -248,7 +253,7 @@ class JointModel:
         self, features: Sequence[torch.Tensor], pairs: Sequence[Pair], measure: Measure = "cosine"
     ) -> list[ComparisonResult]:
         if any("thirteen" in pair.text for pair in pairs):
-            raise ValueError("thirteen")
+            raise ValueError("the text is thirteen")
         return [ComparisonResult(float(features[pair.image]) + len(pair.text), len(pair.text) > 12) for pair in pairs]
 
 

@@ -66,7 +66,7 @@ def test_prompts_with_the_same_text_are_written_once() -> None:
     assert table.column("prompt_id").to_pylist() == ["p0", "p0", "p1", "p1", "p2", "p2"]
 
 
-def test_an_unreadable_reply_is_requested_once_more_with_the_reason_and_then_an_error() -> None:
+def test_an_unreadable_reply_is_requested_once_more_and_then_becomes_an_error() -> None:
     model = ScriptedModel(lambda request: "I'd rather not")
     table = write_with(model, "a red dog", metric=DsgConfig())
     assert [len(request.messages) for request in model.asked] == [1, 3]
@@ -98,7 +98,7 @@ def test_a_failed_prompt_does_not_affect_the_others() -> None:
 
 def test_rows_are_retryable_after_a_failure_of_the_whole_call_to_the_model() -> None:
     def reply(request: Request) -> str:
-        raise RuntimeError("the engine is gone")
+        raise RuntimeError("the engine has stopped")
 
     table = write_with(ScriptedModel(reply), "a red dog", "a blue cat")
     assert [row["error"]["kind"] for row in table.to_pylist()] == ["model_failed"] * 2

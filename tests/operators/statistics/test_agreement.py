@@ -19,7 +19,7 @@ from plumbline.operators.statistics.agreement import (
 from plumbline.operators.statistics.options import Sampling
 
 # Krippendorff, Computing Krippendorff's Alpha-Reliability (2011), example C: four raters, twelve units, missing values
-TEXTBOOK = {
+TEXTBOOK_RATINGS = {
     "A": [1, 2, 3, 3, 2, 1, 4, 1, 2, None, None, None],
     "B": [1, 2, 3, 3, 2, 2, 4, 1, 2, 5, None, 3],
     "C": [None, 3, 3, 3, 2, 3, 4, 2, 2, 5, 1, None],
@@ -28,7 +28,7 @@ TEXTBOOK = {
 
 
 def make_textbook_ratings() -> pd.DataFrame:
-    rows = [(unit, rater, value) for rater, values in TEXTBOOK.items() for unit, value in enumerate(values)]
+    rows = [(unit, rater, value) for rater, values in TEXTBOOK_RATINGS.items() for unit, value in enumerate(values)]
     return pd.DataFrame(rows, columns=["unit", "rater", "rating"]).dropna()
 
 
@@ -89,7 +89,7 @@ def test_disagreement_is_the_mean_over_words_of_the_variance_between_raters() ->
         assert find_reliable_prompts(frame, share=0.51) == {"half", "less"}
 
 
-HUMAN_AND_METRIC, METRIC = np.array([1.0, 2, 2, 4]), np.array([0.1, 0.3, 0.2, 0.9])
+HUMAN_RATINGS, METRIC_SCORES = np.array([1.0, 2, 2, 4]), np.array([0.1, 0.3, 0.2, 0.9])
 
 
 @pytest.mark.parametrize(
@@ -103,33 +103,33 @@ HUMAN_AND_METRIC, METRIC = np.array([1.0, 2, 2, 4]), np.array([0.1, 0.3, 0.2, 0.
     ],
 )
 def test_statistics_equal_their_formulas(name: str, by_hand: float) -> None:
-    assert STATISTICS[name](HUMAN_AND_METRIC, METRIC) == pytest.approx(by_hand, abs=1e-4)
+    assert STATISTICS[name](HUMAN_RATINGS, METRIC_SCORES) == pytest.approx(by_hand, abs=1e-4)
 
 
 @pytest.mark.parametrize("name", sorted(STATISTICS))
 def test_statistics_are_undefined_if_all_ratings_are_equal(name: str) -> None:
-    assert math.isnan(STATISTICS[name](np.ones(4), METRIC))
+    assert math.isnan(STATISTICS[name](np.ones(4), METRIC_SCORES))
 
 
 @pytest.mark.parametrize("name", ["pearson", "spearman", "kendall_a", "kendall_b", "kendall_c"])
 def test_statistics_are_undefined_for_equal_scores_or_a_single_score(name: str) -> None:
-    assert math.isnan(STATISTICS[name](HUMAN_AND_METRIC, np.ones(4)))
-    assert math.isnan(STATISTICS[name](HUMAN_AND_METRIC[:1], METRIC[:1]))
+    assert math.isnan(STATISTICS[name](HUMAN_RATINGS, np.ones(4)))
+    assert math.isnan(STATISTICS[name](HUMAN_RATINGS[:1], METRIC_SCORES[:1]))
 
 
 def test_viescores_average_over_generators_is_undefined_if_any_correlation_is() -> None:
-    both, generators = (np.tile(HUMAN_AND_METRIC, 2), np.tile(METRIC, 2)), np.array([0, 0, 0, 0, 1, 1, 1, 1])
+    both, generators = (np.tile(HUMAN_RATINGS, 2), np.tile(METRIC_SCORES, 2)), np.array([0, 0, 0, 0, 1, 1, 1, 1])
     assert compute_spearman_viescore(*both, generators) == pytest.approx(math.tanh(0.94868), abs=1e-4)
-    turned = np.concatenate([METRIC, -METRIC])
+    turned = np.concatenate([METRIC_SCORES, -METRIC_SCORES])
     assert compute_spearman_viescore(both[0], turned, generators) == pytest.approx(0)
-    assert math.isnan(compute_spearman_viescore(both[0], np.concatenate([METRIC, np.ones(4)]), generators))
+    assert math.isnan(compute_spearman_viescore(both[0], np.concatenate([METRIC_SCORES, np.ones(4)]), generators))
 
 
 def test_auroc_counts_ties_half_and_requires_two_labels() -> None:
     labels = np.array([0.0, 0, 1, 1])
     assert compute_auroc(labels, np.array([0.1, 0.5, 0.5, 0.9])) == pytest.approx(3.5 / 4)
     with pytest.raises(ValueError, match="two labels, found 3"):
-        compute_auroc(HUMAN_AND_METRIC, METRIC)
+        compute_auroc(HUMAN_RATINGS, METRIC_SCORES)
 
 
 def test_the_interval_of_alpha_needs_prompts_that_differ() -> None:

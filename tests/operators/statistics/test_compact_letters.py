@@ -24,7 +24,7 @@ def make_pairs(*pairs: str) -> set[frozenset[str]]:
         (make_pairs("ab", "cd"), {"a": "ab", "b": "cd", "c": "ac", "d": "bd"}),
     ],
 )
-def test_letters_of_four_names(different: set[frozenset[str]], letters: dict[str, str]) -> None:
+def test_four_names_get_the_expected_letters(different: set[frozenset[str]], letters: dict[str, str]) -> None:
     assert compact_letters("abcd", different) == letters
 
 

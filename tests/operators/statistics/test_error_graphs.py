@@ -21,12 +21,12 @@ def make_node(level: int, *scores: float) -> ErrorNode:
     return ErrorNode(level, np.array(scores, float)[:, None])
 
 
-LADDER = [make_node(0, 0.9, 0.8), make_node(1, 0.6, 0.5), make_node(2, 0.2, 0.1)]
+LADDER_NODES = [make_node(0, 0.9, 0.8), make_node(1, 0.6, 0.5), make_node(2, 0.2, 0.1)]
 
 
 @pytest.mark.parametrize("convention", ["published", "paper", "current"])
-def test_a_metric_that_falls_with_errors_orders_and_separates_fully(convention: str) -> None:
-    found = score_graph(LADDER, convention)  # type: ignore[arg-type]
+def test_a_metric_that_falls_with_errors_has_perfect_order_and_separation(convention: str) -> None:
+    found = score_graph(LADDER_NODES, convention)  # type: ignore[arg-type]
     assert found.separation == pytest.approx([1.0])
     assert found.spearman[0] < -0.9 and found.kendall[0] < -0.8
     assert found.delta == pytest.approx([0.35 if convention != "current" else (0.3 + 0.7 + 0.4) / 3])
@@ -108,7 +108,7 @@ def test_the_kolmogorov_smirnov_statistic_equals_scipys_with_missing_scores() ->
         assert found[column] == pytest.approx(stats.ks_2samp(clean, second[:, column]).statistic)
 
 
-def test_in_the_current_code_a_missing_score_only_removes_the_pairs_with_its_node() -> None:
+def test_in_the_current_convention_a_missing_score_only_removes_the_pairs_with_its_node() -> None:
     nodes = [make_node(0, 0.9, math.nan), make_node(1, 0.5), make_node(1, 0.4), make_node(2, 0.1)]
     found = score_graph(nodes, "current")
     assert found.delta == pytest.approx([(0.4 + 0.3) / 2])
@@ -117,7 +117,7 @@ def test_in_the_current_code_a_missing_score_only_removes_the_pairs_with_its_nod
     assert score_graph([make_node(0, 0.9, math.nan), make_node(1, 0.5)], "current").separation == pytest.approx([0.0])
 
 
-def test_in_the_current_code_walks_are_weighted_by_scored_images_and_need_two() -> None:
+def test_the_current_convention_weights_walks_by_scored_images_and_leaves_out_single_nodes() -> None:
     nodes = [make_node(0, 0.9, 0.8), make_node(1, 0.1, 0.2, 0.3), make_node(1, 0.95, *[math.nan] * 9)]
     walks = [([0, 0, 1, 1, 1], [0.9, 0.8, 0.1, 0.2, 0.3]), ([0, 0, 1], [0.9, 0.8, 0.95])]
     rho = [stats.spearmanr(*walk).statistic for walk in walks]
@@ -127,7 +127,7 @@ def test_in_the_current_code_walks_are_weighted_by_scored_images_and_need_two() 
     assert math.isnan(score_graph([make_node(1, 0.3), make_node(2, 0.2)], "current").spearman[0])
 
 
-def test_the_current_code_agrees_with_scipy_on_every_pair_and_walk() -> None:
+def test_the_current_convention_agrees_with_scipy_on_every_pair_and_walk() -> None:
     random = np.random.default_rng(3)
     for _ in range(20):
         nodes = [

@@ -6,14 +6,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from plumbline.operators.statistics.bootstrap import CORRELATIONS, SHARES, UNDEFINED, Interval, Prompts, Scale
+from plumbline.operators.statistics.bootstrap import CORRELATIONS, SHARES, UNDEFINED_INTERVAL, Interval, Prompts, Scale
 from plumbline.operators.statistics.options import Sampling
 from plumbline.operators.statistics.poisson_bootstrap import compute_ratio_intervals, draw_poisson_weights
 from plumbline.statistics import STATISTICS
 
 N_STUDIES = 2000
 MAX_ERROR_SHARE = 0.05 + 2 * (0.05 * 0.95 / N_STUDIES) ** 0.5
-LIKERT = Scale(1.0, 5.0)
+LIKERT_SCALE = Scale(1.0, 5.0)
 Draw = Callable[[np.random.Generator, int], np.ndarray]
 """Function that draws a study's values, one for each of n prompts."""
 
@@ -43,9 +43,9 @@ def draw_values_near_0_and_1(random: np.random.Generator, n: int) -> np.ndarray:
 
 
 HARD_CASES: dict[str, tuple[Draw, float, Scale]] = {
-    "7% twos": (draw_rare_twos, 5 - 3 * 0.07, LIKERT),
-    "2% ones": (draw_very_rare_ones, 5 - 4 * 0.02, LIKERT),
-    "all grades": (draw_equally_likely_grades, 3.0, LIKERT),
+    "7% twos": (draw_rare_twos, 5 - 3 * 0.07, LIKERT_SCALE),
+    "2% ones": (draw_very_rare_ones, 5 - 4 * 0.02, LIKERT_SCALE),
+    "all grades": (draw_equally_likely_grades, 3.0, LIKERT_SCALE),
     "95% right": (draw_nearly_all_right, 0.95, SHARES),
     "k of 3": (draw_multiples_of_a_third, 0.95, SHARES),
     "mostly ends": (draw_values_near_0_and_1, 0.75, SHARES),
@@ -97,11 +97,11 @@ def test_a_summary_mean_on_an_unknown_scale_has_a_valid_interval_or_none(case: s
 
 def test_ten_equal_ratings_have_no_interval_unless_the_scale_is_known() -> None:
     prompts = Prompts([str(n) for n in range(10)])
-    unknown, known = (prompts.mean_interval(np.full(10, 5.0), scale) for scale in (None, LIKERT))
+    unknown, known = (prompts.mean_interval(np.full(10, 5.0), scale) for scale in (None, LIKERT_SCALE))
     assert math.isnan(unknown.low)
     assert "too few of 10 prompts differ" in prompts.describe(unknown)
     assert known.high == 5 and known.low == pytest.approx(5 - 4 * (1 - 0.025**0.1), abs=0.15), "Clopper and Pearson's"
-    assert "Gaffke's, 10 prompts, scale from 1 to 5" in prompts.describe(known, LIKERT)
+    assert "Gaffke's, 10 prompts, scale from 1 to 5" in prompts.describe(known, LIKERT_SCALE)
 
 
 def draw_ratings_and_scores(random: np.random.Generator, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -129,8 +129,8 @@ def test_a_correlation_has_a_valid_interval_or_none(
         for seed in range(N_STUDIES):
             human, score = draw(random, n)
             prompts = Prompts(names, Sampling(resamples=60, seed=seed))
-            interval = UNDEFINED
-            if prompts.all_vary(human, score):
+            interval = UNDEFINED_INTERVAL
+            if prompts.have_enough_variation(human, score):
                 interval = prompts.interval(lambda rows: compute_pearson(human[rows], score[rows]), CORRELATIONS)  # noqa: B023
             found.append(interval)
         assert compute_miss_rate(found, truth) <= MAX_ERROR_SHARE

@@ -11,14 +11,14 @@ from plumbline.operators.statistics.poisson_bootstrap import (
     hash_ids,
 )
 
-MASK = 2**64 - 1
+MASK_64_BITS = 2**64 - 1
 
 
 def compute_weight(prompt: int, resample: int) -> int:
     """Draw a number with the published SplitMix64; return how many steps of CUMULATIVE_PROBABILITIES it reaches."""
-    mixed = (prompt + (resample + 1) * 0x9E3779B97F4A7C15) & MASK
-    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & MASK
-    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & MASK
+    mixed = (prompt + (resample + 1) * 0x9E3779B97F4A7C15) & MASK_64_BITS
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & MASK_64_BITS
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & MASK_64_BITS
     drawn = ((mixed ^ (mixed >> 31)) >> 11) * 2.0**-53
     return sum(float(step) <= drawn for step in CUMULATIVE_PROBABILITIES)
 

@@ -40,29 +40,29 @@ def test_perfect_predictions_make_each_label_worth_many() -> None:
     assert 0.7 < found.power <= 1 and found.worth > 3
 
 
-def draw_pair(random: np.random.Generator, shape: tuple[int, int]) -> Floats:
+def draw_rating_differences(random: np.random.Generator, shape: tuple[int, int]) -> Floats:
     """Return differences of mean ratings (three raters, scale 1 to 5) between two nearly equal generators."""
     a, b = (np.clip(np.round(random.normal(4, 0.7, (*shape, 3))), 1, 5).mean(axis=-1) for _ in range(2))
     return np.asarray(a - b)
 
 
-def make_choice(values: Sequence[float], rates: Sequence[float]) -> Draw:
+def make_weighted_draw(values: Sequence[float], rates: Sequence[float]) -> Draw:
     return lambda random, shape: random.choice(np.asarray(values, np.float64), shape, p=rates)
 
 
-LABELS: dict[str, tuple[float, Draw]] = {
-    "likert": (4, draw_pair),
-    "all equal": (4, make_choice([0], [1])),
-    "one in 20 worse": (1, make_choice([-1, 0], [0.05, 0.95])),
-    "one in 10 otherwise": (1, make_choice([-1, 0, 1], [0.05, 0.9, 0.05])),
-    "coins": (1, make_choice([-1, 1], [0.5, 0.5])),
+LABEL_DISTRIBUTIONS: dict[str, tuple[float, Draw]] = {
+    "likert": (4, draw_rating_differences),
+    "all equal": (4, make_weighted_draw([0], [1])),
+    "one in 20 worse": (1, make_weighted_draw([-1, 0], [0.05, 0.95])),
+    "one in 10 otherwise": (1, make_weighted_draw([-1, 0, 1], [0.05, 0.9, 0.05])),
+    "coins": (1, make_weighted_draw([-1, 1], [0.5, 0.5])),
     "thirds, and by far worse on 3%": (
         4,
         lambda random, shape: np.where(
             random.random(shape) < 0.03, -4.0, np.round(random.normal(0.1, 0.3, shape) * 3) / 3
         ),
     ),
-    "one flatters: a third better on 60%, far worse on 10%": (4, make_choice([1 / 3, 0, -2], [0.6, 0.3, 0.1])),
+    "one flatters: a third better on 60%, far worse on 10%": (4, make_weighted_draw([1 / 3, 0, -2], [0.6, 0.3, 0.1])),
     "noise beside a rare loss": (
         0.5,
         lambda random, shape: np.clip(random.normal(0, 0.01, shape) - 0.45 * (random.random(shape) < 0.1), -0.5, 0.5),
@@ -71,12 +71,12 @@ LABELS: dict[str, tuple[float, Draw]] = {
 }
 """Distributions of labels by name: the largest possible difference, and the function that draws the labels."""
 N_STUDIES = 2_000
-LOOKS = (1, 2, 3, 5, 8, 12, 14, 17, 20, 25, 30, 40, 50, 65, 80, 100)
+LABEL_COUNTS_AT_CHECKS = (1, 2, 3, 5, 8, 12, 14, 17, 20, 25, 30, 40, 50, 65, 80, 100)
 
 
 @pytest.mark.parametrize("follows", [0.0, 0.5])
 @pytest.mark.parametrize("level", [0.95, 0.995])
-@pytest.mark.parametrize("name", LABELS)
+@pytest.mark.parametrize("name", LABEL_DISTRIBUTIONS)
 def test_checking_the_interval_while_labels_come_in_keeps_its_error_rate(
     name: str, level: float, follows: float
 ) -> None:
@@ -84,28 +84,28 @@ def test_checking_the_interval_while_labels_come_in_keeps_its_error_rate(
 
     The error rate may exceed its limit by three standard errors.
     """
-    widest, draw = LABELS[name]
+    widest, draw = LABEL_DISTRIBUTIONS[name]
     random = np.random.default_rng(0)
-    labels = draw(random, (N_STUDIES, LOOKS[-1] + 60))
+    labels = draw(random, (N_STUDIES, LABEL_COUNTS_AT_CHECKS[-1] + 60))
     predictions = follows * labels + random.normal(0, 0.2, labels.shape)
     mean = np.full(N_STUDIES, draw(random, (N_STUDIES, 400)).mean())
     wrong = np.zeros(N_STUDIES, bool)
-    for n in LOOKS:
+    for n in LABEL_COUNTS_AT_CHECKS:
         found = powered_mean(labels[:, :n], predictions[:, :n], predictions[:, n:])
         wrong |= found.excludes(mean, level, widest)
     assert wrong.mean() <= 1 - level + 3 * (level * (1 - level) / N_STUDIES) ** 0.5
 
 
-@pytest.mark.parametrize("name", LABELS)
+@pytest.mark.parametrize("name", LABEL_DISTRIBUTIONS)
 def test_sampling_prompts_without_repetition_keeps_the_error_rate(name: str) -> None:
     """The 120 prompts come in random order without repetition, and the mean of all of them is estimated."""
-    widest, draw = LABELS[name]
+    widest, draw = LABEL_DISTRIBUTIONS[name]
     random = np.random.default_rng(3)
     labels = draw(random, (1, 120))[0]
     predictions = labels / 2 + random.normal(0, 0.5, len(labels))
     orders = random.permuted(np.tile(np.arange(len(labels)), (N_STUDIES, 1)), axis=1)
     wrong = np.zeros(N_STUDIES, bool)
-    for n in (look for look in LOOKS if look <= 100):
+    for n in (look for look in LABEL_COUNTS_AT_CHECKS if look <= 100):
         rated, others = orders[:, :n], orders[:, n:]
         found = powered_mean(labels[rated], predictions[rated], predictions[others])
         wrong |= found.excludes(np.full(N_STUDIES, labels.mean()), 0.95, widest)

@@ -12,7 +12,7 @@ from plumbline.operators.statistics.repeats import Repeats, estimate_repeats, po
 from tests.operators.tallied import summarise
 
 
-def test_variances_of_two_prompts_by_hand() -> None:
+def test_variances_of_two_prompts_equal_those_worked_out_by_hand() -> None:
     """The scores of the two prompts are (1, 3) and (5, 9).
 
     The mean square within prompts is (2 + 8) / 2 = 5, and between prompts ((2 - 4.5)^2 + (7 - 4.5)^2) * 2 = 25, so
@@ -21,10 +21,10 @@ def test_variances_of_two_prompts_by_hand() -> None:
     found = estimate_repeats(np.array([0, 0, 4, 4]), np.array([1.0, 3.0, 5.0, 9.0]))
     assert found == pytest.approx(Repeats(images=2.0, between=10.0, within=5.0))
     assert found is not None and found.share == pytest.approx(2.5 / 12.5)
-    assert found.with_twice_the_images == pytest.approx(math.sqrt((10 + 1.25) / 12.5))
+    assert found.width_with_twice_the_images == pytest.approx(math.sqrt((10 + 1.25) / 12.5))
 
 
-def test_groups_of_unequal_size_by_hand() -> None:
+def test_variances_of_groups_of_unequal_size_equal_those_worked_out_by_hand() -> None:
     """The scores of the two prompts are (0, 2, 4) and (7).
 
     The mean square within prompts is 8 / 2 = 4, and between prompts 3 * 1.25^2 + 3.75^2 = 18.75. The effective group

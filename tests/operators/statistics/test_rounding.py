@@ -65,7 +65,7 @@ def test_values_are_rounded_by_at_most_a_billionth_of_their_typical_size() -> No
     assert choose_step(np.zeros(3)) > 0
 
 
-def test_ties_are_calibrated_on_shares_like_on_whole_numbers() -> None:
+def test_tie_calibration_is_the_same_for_fractions_as_for_whole_numbers() -> None:
     random = np.random.default_rng(3)
     for case in range(30):
         n = 40

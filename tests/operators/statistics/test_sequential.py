@@ -23,8 +23,8 @@ from plumbline.operators.statistics.sequential import (
     order_differences,
 )
 
-BETTING = Adaptive(range=(0, 1))
-ASYMPTOTIC = Adaptive(method="asymptotic")
+BETTING_OPTIONS = Adaptive(range=(0, 1))
+ASYMPTOTIC_OPTIONS = Adaptive(method="asymptotic")
 
 
 def draw_differences(mean: float, prompts: int = 256, seed: int = 0) -> Floats:
@@ -64,7 +64,7 @@ def test_betting_is_fair_over_all_balanced_orders_of_tied_generators(
 ) -> None:
     orders = product(*(permutations(cell) for cell in cells))
     drawn = np.array([np.transpose(order) for order in orders])
-    sides = compute_evidence(drawn, BETTING, bound, 1)
+    sides = compute_evidence(drawn, BETTING_OPTIONS, bound, 1)
     for side in (sides.not_above, sides.not_below):
         assert (np.exp(side[:, :-1]).mean(axis=0) <= 1 + 1e-12).all()
         assert (side[:, -1] == -math.inf).all(), "after the last prompt it is certain that none is better"
@@ -73,11 +73,11 @@ def test_betting_is_fair_over_all_balanced_orders_of_tied_generators(
 def test_betting_is_fair_against_a_difference_at_the_edge_of_the_indifference() -> None:
     cells = ([0.6, 0.0, 0.3], [-0.2, 0.1, -0.2])  # the mean is 0.1
     drawn = np.array([np.transpose(order) for order in product(*(permutations(cell) for cell in cells))])
-    side = compute_evidence(drawn, BETTING, 0.1, 1).far_above
+    side = compute_evidence(drawn, BETTING_OPTIONS, 0.1, 1).far_above
     assert (np.exp(side[:, :-1]).mean(axis=0) <= 1 + 1e-12).all()
 
 
-@pytest.mark.parametrize("options", [BETTING, ASYMPTOTIC], ids=lambda options: str(options.method))
+@pytest.mark.parametrize("options", [BETTING_OPTIONS, ASYMPTOTIC_OPTIONS], ids=lambda options: str(options.method))
 def test_a_clear_difference_is_found_early_and_in_its_direction(options: Adaptive) -> None:
     order = draw_balanced_order([""] * 256, 0)
     found = [compute_evidence(order_differences(draw_differences(mean), order), options, 0, 2) for mean in (0.3, -0.3)]
@@ -86,21 +86,21 @@ def test_a_clear_difference_is_found_early_and_in_its_direction(options: Adaptiv
     assert (look < len(order) // 3).all()
 
 
-@pytest.mark.parametrize("options", [BETTING, ASYMPTOTIC], ids=lambda options: str(options.method))
-def test_a_difference_below_the_indifference_is_decided_as_alike(options: Adaptive) -> None:
+@pytest.mark.parametrize("options", [BETTING_OPTIONS, ASYMPTOTIC_OPTIONS], ids=lambda options: str(options.method))
+def test_a_difference_below_the_indifference_margin_is_decided_as_alike(options: Adaptive) -> None:
     close = draw_differences(0.0) - draw_differences(0.0).mean()
     assert decide_pairs(options, close, indifference=0.15) == [ALIKE]
     assert decide_pairs(options, close) == [UNDECIDED], "without an indifference margin a tie stays undecided"
     assert decide_pairs(options, draw_differences(0.4), indifference=0.15) == [A_BETTER]
 
 
-@pytest.mark.parametrize("options", [BETTING, ASYMPTOTIC], ids=lambda options: str(options.method))
+@pytest.mark.parametrize("options", [BETTING_OPTIONS, ASYMPTOTIC_OPTIONS], ids=lambda options: str(options.method))
 def test_every_pair_is_decided_after_all_prompts(options: Adaptive) -> None:
     little = draw_differences(0.0)
     assert decide_pairs(options, little) == [A_BETTER if little.mean() > 0 else B_BETTER]
 
 
-@pytest.mark.parametrize("options", [BETTING, ASYMPTOTIC], ids=lambda options: str(options.method))
+@pytest.mark.parametrize("options", [BETTING_OPTIONS, ASYMPTOTIC_OPTIONS], ids=lambda options: str(options.method))
 def test_tied_generators_are_decided_falsely_with_probability_alpha_at_most(options: Adaptive) -> None:
     pairs = [pair - pair.mean() for pair in (draw_differences(0, seed=seed) for seed in range(3))]
     orders = np.stack([draw_balanced_order(["a", "b"] * 128, seed) for seed in range(400)])
@@ -123,12 +123,11 @@ def test_only_betting_keeps_its_error_rate_for_rare_losses(
         found = [compute_evidence(order_differences(pair, orders), options, 0, 1)]
         return float((decide_sequentially(found, options.alpha).verdict[..., 0] != UNDECIDED).mean())
 
-    assert compute_error_rate(BETTING) <= 0.05
-    assert compute_error_rate(ASYMPTOTIC) > 0.3, "therefore it makes no promise for small samples"
+    assert compute_error_rate(BETTING_OPTIONS) <= 0.05
+    assert compute_error_rate(ASYMPTOTIC_OPTIONS) > 0.3, "therefore it makes no promise for small samples"
 
 
 def subtract_mean(values: Floats) -> Floats:
-    """Return the values after subtracting their mean."""
     return np.asarray(values - values.mean())
 
 
@@ -172,7 +171,7 @@ def test_betting_decides_falsely_in_at_most_5_of_100_orders_of_hard_scores(
     orders = np.stack(
         [draw_balanced_order([f"{place // 8:03d}" for place in range(len(pairs[0]))], s) for s in range(2_000)]
     )
-    found = [compute_evidence(order_differences(pair, orders), BETTING, margin, len(pairs)) for pair in pairs]
+    found = [compute_evidence(order_differences(pair, orders), BETTING_OPTIONS, margin, len(pairs)) for pair in pairs]
     verdicts = decide_sequentially(found, 0.05).verdict
     false = np.zeros(len(orders), bool)
     for pair, verdict in zip(pairs, verdicts.T, strict=True):
@@ -186,12 +185,12 @@ def test_a_prompt_that_only_one_generator_has_is_ignored() -> None:
     order = np.arange(16).reshape(2, 8)
     half = np.tile([0.4, math.nan], 8)
     both, lacking = (
-        compute_evidence(order_differences(one, order), BETTING, 0, 1) for one in (np.nan_to_num(half), half)
+        compute_evidence(order_differences(one, order), BETTING_OPTIONS, 0, 1) for one in (np.nan_to_num(half), half)
     )
     assert both.not_above.tolist() == lacking.not_above.tolist()
-    assert decide_pairs(BETTING, np.where(np.arange(256) % 2, math.nan, draw_differences(0.4))) == [A_BETTER]
+    assert decide_pairs(BETTING_OPTIONS, np.where(np.arange(256) % 2, math.nan, draw_differences(0.4))) == [A_BETTER]
     nothing = np.full(64, math.nan)
-    assert decide_pairs(BETTING, nothing) == decide_pairs(ASYMPTOTIC, nothing) == [UNDECIDED]
+    assert decide_pairs(BETTING_OPTIONS, nothing) == decide_pairs(ASYMPTOTIC_OPTIONS, nothing) == [UNDECIDED]
 
 
 def test_holms_steps_lower_the_threshold_once_another_pair_is_decided() -> None:

@@ -31,7 +31,7 @@ def test_images_of_a_prompt_with_equal_outcomes_count_as_one() -> None:
     assert mixed.effective == 100  # if prompts do not differ, their images count like independent ones
 
 
-def test_a_corrected_share_equals_the_example_of_lee_and_others_package() -> None:
+def test_a_corrected_share_equals_the_published_example_of_llm_judge_reporting() -> None:
     """In the example, 40% of 1,000 outputs pass; the test is right about 90% of 200 good and 70% of 200 bad outputs.
 
     The package is UW-Madison-Lee-Lab/LLM-judge-reporting at commit 082884d; the example is in its README.

@@ -303,7 +303,6 @@ def make_bert_config(**fields: Any) -> BertConfig:
 
 
 def save_sentence_encoder(folder: Path, *, seed: int = 0) -> Path:
-    """Save a sentence encoder."""
     torch.manual_seed(seed)
     BertModel(make_bert_config()).save_pretrained(folder)
     save_tokenizer(folder, template="<s> $A </s>")
@@ -335,7 +334,7 @@ def save_true_nli(folder: Path, *, seed: int = 0) -> Path:
 
 
 def save_preprocessor(folder: Path) -> None:
-    """Save CLIP's image preprocessing for a tower with SIDE x SIDE pixels."""
+    """Save CLIP's image preprocessing for a tower with IMAGE_SIDE x IMAGE_SIDE pixels."""
     fields = {
         "image_processor_type": "CLIPImageProcessor",
         "size": {"shortest_edge": IMAGE_SIDE},

@@ -73,7 +73,6 @@ def save_blip(folder: Path, *, seed: int = 4) -> Path:
 
 
 def save_git(folder: Path, *, seed: int = 2) -> Path:
-    """Save a GIT captioner."""
     torch.manual_seed(seed)
     size = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
     ends = {"bos_token_id": BERT_VOCABULARY["[CLS]"], "eos_token_id": BERT_VOCABULARY["[SEP]"], "pad_token_id": 0}

@@ -19,9 +19,9 @@ SPECIAL_TOKENS = ("<pad>", "<unk>", "<|im_start|>", "<|im_end|>")
 CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}<|im_start|>"
 SPACE_CHARACTER = "\N{LATIN CAPITAL LETTER G WITH DOT ABOVE}"
 """The character that stands for a space in a byte-level tokenizer's vocabulary."""
-RATED = {"rating": 7, "semantic_consistency": 8, "naturalness": 9, "artifacts": 6}
+JUDGE_RATINGS = {"rating": 7, "semantic_consistency": 8, "naturalness": 9, "artifacts": 6}
 """Ratings that the judge with vision returns."""
-FOLLOWING = (
+NEXT_TOKENS = (
     ("<|im_start|>", "a"), ("a", "<|im_end|>"), (SPACE_CHARACTER, "7"), ("7", ","), ('"', "o"), ("o", "k"), ("k", '"'),
     ("}", "<|im_end|>"),
 )  # fmt: skip
@@ -55,14 +55,14 @@ def save_judge(folder: Path) -> Path:
     model.model.layers[0].mlp.down_proj.weight.zero_()
     model.model.embed_tokens.weight.copy_(torch.eye(len(vocabulary), width))
     model.lm_head.weight.zero_()
-    for before, after in FOLLOWING:
+    for before, after in NEXT_TOKENS:
         model.lm_head.weight[vocabulary[after], vocabulary[before]] = 1
     model.save_pretrained(folder)
     return folder
 
 
 @torch.no_grad()
-def save_seeing_judge(folder: Path, ratings: Mapping[str, float] = RATED) -> Path:
+def save_seeing_judge(folder: Path, ratings: Mapping[str, float] = JUDGE_RATINGS) -> Path:
     """Save a BLIP that replies with these ratings to every image."""
     whole = json.dumps({**ratings, "rationale": "<b>plausible</b>"}).replace(" ", SPACE_CHARACTER)
     vocabulary = save_tokenizer(folder, whole)

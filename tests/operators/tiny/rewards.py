@@ -142,7 +142,7 @@ class QuickGelu(nn.Module):
 
 
 class OpenClip(nn.Module):
-    """A CLIP with OpenCLIP's arithmetic and weight names."""
+    """A CLIP that computes the same as OpenCLIP's, with the same weight names."""
 
     def __init__(self, *, quick: bool) -> None:
         super().__init__()
@@ -180,7 +180,6 @@ def make_open_clip_fields(*, quick: bool) -> dict[str, Any]:
 
 
 def make_open_clip(*, seed: int = 0, quick: bool = False) -> OpenClip:
-    """Return a CLIP with random weights."""
     torch.manual_seed(seed)
     network = OpenClip(quick=quick).eval()
     enlarge_weights(network, seed=seed)
@@ -188,7 +187,6 @@ def make_open_clip(*, seed: int = 0, quick: bool = False) -> OpenClip:
 
 
 def save_open_clip(folder: Path, *, seed: int = 0, quick: bool = False) -> Path:
-    """Save a CLIP in OpenCLIP's layout."""
     folder.mkdir(parents=True, exist_ok=True)
     weights = {
         name: tensor.contiguous() for name, tensor in make_open_clip(seed=seed, quick=quick).state_dict().items()
@@ -221,7 +219,10 @@ class _Leff(nn.Module):
 
 
 class PyramidClipRelease(OpenClip):
-    """A PyramidCLIP with its release's arithmetic and weight names; nine of ten layers mix patches."""
+    """A PyramidCLIP that computes the same as the released code, with the same weight names.
+
+    Nine of ten layers mix patches.
+    """
 
     def __init__(self) -> None:
         super().__init__(quick=True)
@@ -281,7 +282,7 @@ def make_pyramid_clip_fields() -> dict[str, Any]:
 
 
 def save_siglip(folder: Path, *, seed: int = 0) -> Path:
-    """Save a SigLIP with the SentencePiece tokenizer of its release, which removes punctuation."""
+    """Save a random SigLIP with a SentencePiece tokenizer that removes punctuation, like SigLIP's own."""
     folder.mkdir(parents=True, exist_ok=True)
     pieces = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -315,7 +316,7 @@ def save_siglip2(folder: Path, *, seed: int = 0) -> Path:
 def _save_siglip_network(folder: Path, entries: int, *, eos: int, seed: int) -> None:
     vision = {**SIZE_FIELDS, "image_size": tiny.IMAGE_SIDE, "patch_size": 8}
     network = SiglipModel(SiglipConfig(text_config=_make_siglip_text(entries, eos), vision_config=vision))
-    _save_logits(network, folder, seed=seed)
+    _save_with_centred_logits(network, folder, seed=seed)
     SiglipImageProcessor(size={"height": tiny.IMAGE_SIDE, "width": tiny.IMAGE_SIDE}).save_pretrained(folder)
 
 
@@ -324,7 +325,7 @@ def save_siglip2_naflex(folder: Path, *, seed: int = 0) -> Path:
     tokenizer = _make_gemma_tokenizer()
     vision = {**SIZE_FIELDS, "num_patches": 16, "patch_size": 8}
     network = Siglip2Model(Siglip2Config(text_config=_make_siglip_text(len(tokenizer), 1), vision_config=vision))
-    _save_logits(network, folder, seed=seed)
+    _save_with_centred_logits(network, folder, seed=seed)
     tokenizer.save_pretrained(folder)
     Siglip2ImageProcessorPil(patch_size=8, max_num_patches=16).save_pretrained(folder)
     return folder
@@ -335,7 +336,7 @@ def _make_siglip_text(entries: int, eos: int) -> dict[str, Any]:
     return {**size, "projection_size": 32, "eos_token_id": eos, "bos_token_id": None, "pad_token_id": 0}
 
 
-def _save_logits(network: Any, folder: Path, *, seed: int) -> None:
+def _save_with_centred_logits(network: Any, folder: Path, *, seed: int) -> None:
     """Save a network whose logits are centred around 0."""
     enlarge_weights(network, seed=seed)
     with torch.no_grad():

@@ -53,7 +53,7 @@ T5_VOCABULARY = [
 IMAGE_TOKEN = "<image>"
 EMBEDDING_ROWS = len(T5_VOCABULARY) + 8
 """Number of rows in FlanT5's embedding, which has more rows than its tokenizer has entries."""
-WEIGHT = 0.4
+WEIGHT_DEVIATION = 0.4
 """Standard deviation of the random weights, large enough that scores differ between inputs."""
 
 
@@ -74,7 +74,6 @@ def save_instructblip(folder: Path, *, seed: int = 0) -> Path:
 
 
 def save_blip_vqa(folder: Path, *, seed: int = 0) -> Path:
-    """Save a BLIP for question answering."""
     torch.manual_seed(seed)
     marks = {"bos_token_id": START_TOKEN, "sep_token_id": WORDPIECES["[SEP]"], "pad_token_id": WORDPIECES["[PAD]"]}
     sizes = {"vocab_size": len(WORDPIECES) + 2, "max_position_embeddings": 256, "encoder_hidden_size": 32}
@@ -89,7 +88,6 @@ def save_blip_vqa(folder: Path, *, seed: int = 0) -> Path:
 
 
 def save_bert_tokenizer(folder: Path) -> None:
-    """Save an uncased BERT tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in WORDPIECES))
     BertTokenizerFast(vocab=WORDPIECES, do_lower_case=True).save_pretrained(folder)
@@ -112,7 +110,7 @@ def enlarge_weights(model: nn.Module) -> None:
     """Replace the weights that transformers initialises with large random weights."""
     for name, parameter in model.named_parameters():
         if parameter.dim() > 1:
-            nn.init.normal_(parameter, std=WEIGHT / max(1.0, parameter.shape[-1] / 32) ** 0.5)
+            nn.init.normal_(parameter, std=WEIGHT_DEVIATION / max(1.0, parameter.shape[-1] / 32) ** 0.5)
         elif name.endswith("bias"):
             nn.init.normal_(parameter, std=0.1)
 
@@ -138,7 +136,9 @@ def _make_fields(vision: str) -> dict[str, Any]:
 
 def _save(model: Any, folder: Path, processor: str) -> Path:
     enlarge_weights(model)
-    model.language_model.lm_head.weight = nn.Parameter(torch.randn(EMBEDDING_ROWS, T5_FIELDS["d_model"]) * WEIGHT)
+    model.language_model.lm_head.weight = nn.Parameter(
+        torch.randn(EMBEDDING_ROWS, T5_FIELDS["d_model"]) * WEIGHT_DEVIATION
+    )
     model.save_pretrained(folder)
     _write_released_config(folder, model)
     save_t5_tokenizer(folder)

@@ -26,20 +26,23 @@ from plumbline.operators.base.errors import ConfigError, PlumblineError
 from plumbline.pipelines.ingest import shards as ingest_shards
 from plumbline.pipelines.ingest.ingest import IngestResult, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig, IngestLimits
-from plumbline.pipelines.ingest.ingest_output import Records
+from plumbline.pipelines.ingest.ingest_output import IngestRecords
 from plumbline.pipelines.ingest.shards import ShardRecord
-from plumbline.pipelines.ingest.tars import FREE_BYTES
+from plumbline.pipelines.ingest.tars import ALWAYS_ALLOWED_BYTES
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig
-from tests.bench_of import images, plan_bench, prompts
+from tests.bench_of import plan_bench, read_image_rows, read_prompt_rows
 from tests.files import make_tar
 
 ROOT = Path(__file__).parents[3]
-TEXTS = {row["prompt_id"]: row["text"] for row in prompts(64)}
+TEXT_BY_PROMPT = {row["prompt_id"]: row["text"] for row in read_prompt_rows(64)}
 
 
 def make_source_rows(count: int, generator: str = "atlas") -> list[dict[str, Any]]:
     """Return image rows of the embedded benchmark, with the texts of their prompts."""
-    return [{**row, "text": TEXTS[row["prompt_id"]], "generator": generator} for row in images(generator, count)]
+    return [
+        {**row, "text": TEXT_BY_PROMPT[row["prompt_id"]], "generator": generator}
+        for row in read_image_rows(generator, count)
+    ]
 
 
 def write_files(folder: Path, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -447,8 +450,8 @@ def test_a_tar_only_loses_its_bad_members(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.tar", "out"], "nothing is extracted"
 
 
-def write_damaged_tar(folder: Path, cut: str, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Write a tar of the rows that is damaged at the third sample in the way that `cut` names; return its path."""
+def write_damaged_tar(folder: Path, damage: str, rows: Sequence[Mapping[str, Any]]) -> Path:
+    """Write a tar of the rows with this kind of damage at the third sample; return its path."""
     whole = write_tar(folder / "whole.tar", list_members(rows)).read_bytes()
     with tarfile.open(folder / "whole.tar") as archive:
         third, text = (archive.getmember(f"{rows[2]['image_id']}.{kind}") for kind in ("png", "txt"))
@@ -463,7 +466,7 @@ def write_damaged_tar(folder: Path, cut: str, rows: Sequence[Mapping[str, Any]])
         "gzip": packed[: len(packed) * 3 // 4],
         "checksum": packed[:-8] + bytes(4) + packed[-4:],
     }
-    (folder / "cut.tar").write_bytes(content[cut])
+    (folder / "cut.tar").write_bytes(content[damage])
     return folder / "cut.tar"
 
 
@@ -520,13 +523,13 @@ def test_a_failure_of_the_storage_does_not_count_as_a_damaged_tar(
 ) -> None:
     content = pack(write_tar(tmp_path / "t.tar", list_members(make_source_rows(2))).read_bytes())
 
-    class Failing(io.BytesIO):
+    class FailingFile(io.BytesIO):
         def read(self, size: int | None = -1) -> bytes:
             if self.tell():
                 raise OSError(5, "Input/output error")
             return super().read(1000)
 
-    monkeypatch.setattr(LocalFileSystem, "open", lambda self, path, mode="rb", **options: Failing(content))
+    monkeypatch.setattr(LocalFileSystem, "open", lambda self, path, mode="rb", **options: FailingFile(content))
     with pytest.raises(ConfigError, match=r"t\.tar: cannot be reached \(.*Input/output error"):
         run_ingest(tmp_path / "out", tars=str(tmp_path / "t.tar"))
 
@@ -542,7 +545,7 @@ def test_a_tar_in_several_compressed_parts_is_read_completely(tmp_path: Path) ->
 @pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress])
 def test_a_tar_that_unpacks_without_end_is_abandoned(compress: Callable[[bytes], bytes], tmp_path: Path) -> None:
     """Samples that were unpacked before the tar was abandoned are kept."""
-    members = [*list_members(make_source_rows(2)), ("zeros.bin", bytes(FREE_BYTES + 30_000_000))]
+    members = [*list_members(make_source_rows(2)), ("zeros.bin", bytes(ALWAYS_ALLOWED_BYTES + 30_000_000))]
     whole = write_tar(tmp_path / "whole", members).read_bytes()
     (tmp_path / "bomb.tar.gz").write_bytes(compress(whole))
     ended = run_ingest(tmp_path / "out", tars=str(tmp_path / "bomb.tar.gz"))
@@ -639,7 +642,7 @@ def test_concurrent_ingests_of_a_shard_agree_if_equal_and_are_refused_if_differe
     table = write_csv(tmp_path / "table.csv", write_files(tmp_path, make_source_rows(2)))
     real = ingest_shards.commit_file
 
-    def race(other: int) -> IngestResult:
+    def race_ingests(other: int) -> IngestResult:
         """Run two ingests of the same shard; the one with `other` rows per row group commits the shard first.
 
         The first ingest has two rows per row group, and is about to commit the shard when the other one does.
@@ -653,9 +656,9 @@ def test_concurrent_ingests_of_a_shard_agree_if_equal_and_are_refused_if_differe
         monkeypatch.setattr(ingest_shards, "commit_file", commit)
         return run_ingest(tmp_path / f"out{other}", table=str(table), row_group_rows=2)
 
-    assert race(2).exit_code == 0
+    assert race_ingests(2).exit_code == 0
     with pytest.raises(ConfigError, match=r"00000\.parquet: another ingest wrote it in the meantime"):
-        race(1)
+        race_ingests(1)
 
 
 def test_rows_added_at_the_end_only_rewrite_the_changed_shards(tmp_path: Path) -> None:
@@ -728,7 +731,7 @@ def test_a_file_that_no_ingest_wrote_is_reported_and_not_touched(tmp_path: Path)
     assert (tmp_path / "out/atlas/mine.parquet").exists()
 
 
-def ingest_two(place: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def ingest_table_and_tars(place: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Ingest a table and tars, each with a rejected row; return the options of both ingests."""
     rows = write_files(folder / "atlas", make_source_rows(3))
     table = write_csv(folder / "atlas/t.csv", [*rows, {**rows[0], "file": "absent.png"}])
@@ -741,7 +744,7 @@ def ingest_two(place: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any]
 
 
 def test_ingests_share_an_output_without_touching_each_others_files(place: str, tmp_path: Path) -> None:
-    first, second = ingest_two(place, tmp_path)
+    first, second = ingest_table_and_tars(place, tmp_path)
     both = read_files(f"{place}/out")
     alone = run_ingest(f"{place}/alone", **first)
     shard = f"/{alone.shards[0].path}"
@@ -757,7 +760,7 @@ def test_ingests_share_an_output_without_touching_each_others_files(place: str, 
 
 
 def test_a_generator_of_another_ingest_is_refused_and_never_replaced(tmp_path: Path) -> None:
-    first, _ = ingest_two(str(tmp_path), tmp_path)
+    first, _ = ingest_table_and_tars(str(tmp_path), tmp_path)
     before = read_files(tmp_path / "out")
     write_csv(tmp_path / "atlas/other.csv", write_files(tmp_path / "atlas", make_source_rows(2)))
     for other in ({"table": str(tmp_path / "atlas/other.csv")}, {**first, "generator": "flint"}):
@@ -783,15 +786,15 @@ def test_ingests_that_end_at_the_same_time_keep_each_others_records(
 ) -> None:
     tables = [write_csv(tmp_path / f"{name}.csv", write_files(tmp_path, make_source_rows(count, name)))
               for name, count in (("atlas", 2), ("flint", 4))]  # fmt: skip
-    real = Records.publish
+    real = IngestRecords.publish
 
-    def publish(records: Records, *arguments: Any) -> list[str]:
-        """Let another ingest finish before this ingest, which has already read the records, writes the records."""
-        monkeypatch.setattr(Records, "publish", real)
+    def publish(records: IngestRecords, *arguments: Any) -> list[str]:
+        """Let another ingest finish after this ingest has read the records, and before it writes the records."""
+        monkeypatch.setattr(IngestRecords, "publish", real)
         run_ingest(tmp_path / "out", table=str(tables[1]))
         return real(records, *arguments)
 
-    monkeypatch.setattr(Records, "publish", publish)
+    monkeypatch.setattr(IngestRecords, "publish", publish)
     assert run_ingest(tmp_path / "out", table=str(tables[0])).unfinished == []
     at_once = read_files(tmp_path / "out")
     for table in tables:
@@ -812,7 +815,7 @@ def test_another_interrupted_ingest_is_named(tmp_path: Path, monkeypatch: pytest
 
 
 def test_nothing_is_added_to_an_output_without_records(tmp_path: Path) -> None:
-    _, second = ingest_two(str(tmp_path), tmp_path)
+    _, second = ingest_table_and_tars(str(tmp_path), tmp_path)
     shutil.rmtree(tmp_path / "out/.ingest")
     before = read_files(tmp_path / "out")
     with pytest.raises(ConfigError, match=r"copy \.ingest together with its output"):
@@ -822,7 +825,7 @@ def test_nothing_is_added_to_an_output_without_records(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("file", ["atlas/00000.parquet", "manifest.json"])
 def test_a_damaged_output_is_refused_by_name(tmp_path: Path, file: str) -> None:
-    first, _ = ingest_two(str(tmp_path), tmp_path)
+    first, _ = ingest_table_and_tars(str(tmp_path), tmp_path)
     (tmp_path / "out" / file).write_bytes(b"PAR1 nothing of the kind PAR1")
     with pytest.raises(ConfigError, match=f"{file}: not written by an ingest, or damaged; move it"):
         run_ingest(tmp_path / "out", **first)

@@ -19,17 +19,16 @@ from plumbline.operators.base.errors import PlumblineError
 from plumbline.pipelines.base.filesystems import disk
 from plumbline.pipelines.ingest.ingest import IngestResult, ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
-from tests.damage import FOREIGN_BYTES, Edit, apply_edits, bounded, draw_edits
+from tests.damage import FEW_EXAMPLES_SETTINGS, FOREIGN_BYTES, ByteEdit, apply_edits, draw_edits
 from tests.histories.damage import ROT_WAYS, damage_file
 
 N_ROWS = 12
-text_edits = draw_edits(st.sampled_from(FOREIGN_BYTES))
-byte_edits = draw_edits(st.binary(max_size=600), longest=600)
+TEXT_EDITS = draw_edits(st.sampled_from(FOREIGN_BYTES))
+BYTE_EDITS = draw_edits(st.binary(max_size=600), longest=600)
 """Random edits; most of them change the length of a file, which misaligns the blocks of a tar."""
 
 
 def count_written_rows(folder: Path, ended: IngestResult) -> int:
-    """Return the number of rows in the written shards."""
     return sum(pq.read_metadata(folder / record.path).num_rows for record in ended.shards)
 
 
@@ -84,9 +83,9 @@ TABLES = {
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_line_of_a_table_is_written_or_counted(name: str, images: Path) -> None:
-    @bounded
-    @given(text_edits)
-    def check(changes: list[Edit]) -> None:
+    @FEW_EXAMPLES_SETTINGS
+    @given(TEXT_EDITS)
+    def check(changes: list[ByteEdit]) -> None:
         content = apply_edits(TABLES[name], changes)
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / name).write_bytes(content)
@@ -103,10 +102,10 @@ def test_every_line_of_a_table_is_written_or_counted(name: str, images: Path) ->
 def test_each_stray_quote_in_a_csv_costs_at_most_a_row(images: Path) -> None:
     header, body = TABLES["t.csv"].split(b"\n", 1)
 
-    @bounded
+    @FEW_EXAMPLES_SETTINGS
     @given(st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=3))
     def check(quotes: list[float]) -> None:
-        content = apply_edits(body, [Edit(place, 0, b'"') for place in quotes])
+        content = apply_edits(body, [ByteEdit(place, 0, b'"') for place in quotes])
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "t.csv").write_bytes(header + b"\n" + content)
             ended = run_ingest(Path(folder), table=f"{folder}/t.csv", images=str(images))
@@ -149,9 +148,9 @@ TARS = {
 def test_every_sample_of_a_tar_is_written_or_counted_or_the_tar_is_reported(
     format: str, pack: Callable[[bytes], bytes]
 ) -> None:
-    @bounded
-    @given(byte_edits, st.floats(0.1, 1.0))
-    def check(changes: list[Edit], kept: float) -> None:
+    @FEW_EXAMPLES_SETTINGS
+    @given(BYTE_EDITS, st.floats(0.1, 1.0))
+    def check(changes: list[ByteEdit], kept: float) -> None:
         content = apply_edits(pack(TARS[format]), changes)
         content = content[: int(kept * len(content))] if kept < 0.5 else content
         with tempfile.TemporaryDirectory() as folder:
@@ -166,12 +165,11 @@ def test_every_sample_of_a_tar_is_written_or_counted_or_the_tar_is_reported(
 
 
 def add_checksum(header: bytes) -> bytes:
-    """Return a tar header with the correct checksum."""
     plain = header[:148] + b" " * 8 + header[156:]
     return plain[:148] + b"%06o\0 " % sum(plain) + plain[156:]
 
 
-headers = st.builds(
+TAR_HEADERS = st.builds(
     lambda name, size, kind, rest: add_checksum(
         name.ljust(100, b"\0")[:100]
         + b"0000644\0" * 3
@@ -186,7 +184,7 @@ headers = st.builds(
     st.sampled_from([b"0", b"\0", b"1", b"2", b"3", b"5", b"7", b"K", b"L", b"S", b"x", b"X", b"g", b"D", b"Z"]),
     st.binary(min_size=355, max_size=355),
 )
-contents = st.one_of(
+TAR_CONTENTS = st.one_of(
     st.binary(max_size=64),
     st.sampled_from([
         b"15 size=1000000\n", b"11 size=-5\n", b"19 path=../../etc\0\n", b"0 path=x\n", b"26 GNU.sparse.map=1,2,3,x\n",
@@ -195,8 +193,8 @@ contents = st.one_of(
 )  # fmt: skip
 
 
-@bounded
-@given(st.lists(st.tuples(headers, contents), min_size=1, max_size=6))
+@FEW_EXAMPLES_SETTINGS
+@given(st.lists(st.tuples(TAR_HEADERS, TAR_CONTENTS), min_size=1, max_size=6))
 def test_any_headers_give_rows_or_an_error_that_names_the_tar(members: list[tuple[bytes, bytes]]) -> None:
     content = b"".join(header + content.ljust(512, b"\0") for header, content in members) + bytes(1024)
     with tempfile.TemporaryDirectory() as folder:
@@ -204,9 +202,9 @@ def test_any_headers_give_rows_or_an_error_that_names_the_tar(members: list[tupl
         run_ingest(Path(folder), tars=f"{folder}/t.tar")
 
 
-@bounded
-@given(st.sampled_from(["shard", "record", "receipt", "manifest"]), byte_edits)
-def test_a_damaged_output_is_repaired_or_refused(file: str, changes: list[Edit]) -> None:
+@FEW_EXAMPLES_SETTINGS
+@given(st.sampled_from(["shard", "record", "receipt", "manifest"]), BYTE_EDITS)
+def test_a_damaged_output_is_repaired_or_refused(file: str, changes: list[ByteEdit]) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "t.tar").write_bytes(TARS["ustar"])
@@ -220,7 +218,7 @@ def test_a_damaged_output_is_repaired_or_refused(file: str, changes: list[Edit])
         assert ended is None or ended.rows + len(ended.rejected) == N_ROWS
 
 
-@bounded
+@FEW_EXAMPLES_SETTINGS
 @given(st.sampled_from(["record", "receipt", "manifest"]), st.integers(0, 2**32 - 1))
 def test_a_flipped_bit_in_an_ingests_records_changes_none_of_its_messages(file: str, seed: int) -> None:
     chance = random.Random(seed)

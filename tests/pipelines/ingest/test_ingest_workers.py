@@ -166,7 +166,7 @@ def test_an_error_in_a_worker_is_reported_in_one_line_and_leaves_no_draft(tmp_pa
     assert [record.written for record in again.shards] == [False, False, True, False]
 
 
-WITHOUT_RAY = """
+WITHOUT_RAY_SCRIPT = """
 import sys
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.ingest import ingest
@@ -178,7 +178,7 @@ print(sum(record.written for record in ended.shards))
 
 def test_a_small_ingest_and_an_unchanged_one_import_no_ray(tmp_path: Path) -> None:
     table = write_csv(tmp_path / "table.csv", write_files(tmp_path, make_source_rows(6)))
-    command = [sys.executable, "-c", WITHOUT_RAY, f"{tmp_path}/out", str(table)]
+    command = [sys.executable, "-c", WITHOUT_RAY_SCRIPT, f"{tmp_path}/out", str(table)]
     for written in ("3", "0"):
         done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
         assert done.stdout.strip() == written

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from tests.commands import printed, refusal
+from tests.commands import run_for_output, run_refused
 
 N_SAMPLES = 9
 Scores = Mapping[tuple[int, int, int], float]
@@ -108,14 +108,14 @@ def test_a_released_file_of_pairs_is_ingested_scored_and_judged(
 ) -> None:
     """Tables 1 and 2 of the VQAScore paper score every image with both captions of its sample."""
     table, data = tmp_path / write(tmp_path), f"{tmp_path}/data"
-    printed("ingest", f"table={table}", f"images={tmp_path}/{images}", f"output={data}", "cluster.num_cpus=1")
+    run_for_output("ingest", f"table={table}", f"images={tmp_path}/{images}", f"output={data}", "cluster.num_cpus=1")
     rows = pd.concat(pd.read_parquet(path) for path in Path(data).glob("*/*.parquet"))
     assert len(rows) == 4 * N_SAMPLES == len(rows[["image_id", "prompt_id"]].drop_duplicates())
     bench = [f"benchmark.prompts={data}/prompts.parquet", f"benchmark.images={data}", "benchmark.name=pairs"]
     own = [f"metric=[{tmp_path}/own.py:fit]", f"store={tmp_path}/store", "cluster=here"]
     judge = [f"protocol={protocol}", f"protocol.path={table}", "sampling.resamples=20"]
-    printed("sweep", "sweep=own_images", *bench, *own)
-    printed("metaeval", *judge, "run=latest", f"store={tmp_path}/store", f"output={tmp_path}/out")
+    run_for_output("sweep", "sweep=own_images", *bench, *own)
+    run_for_output("metaeval", *judge, "run=latest", f"store={tmp_path}/store", f"output={tmp_path}/out")
     found = pd.read_parquet(tmp_path / "out/judgements.parquet").query("metric == 'fit' and subset == 'overall'")
     assert found.set_index("statistic")["value"].to_dict() == pytest.approx(compute_expected(scores))
     assert set(found["n"]) == {N_SAMPLES} and not found["n_unscored"].any()
@@ -124,7 +124,7 @@ def test_a_released_file_of_pairs_is_ingested_scored_and_judged(
 def test_all_four_pairs_of_a_sample_are_scored_in_one_command(tmp_path: Path, scores: Scores) -> None:
     table = tmp_path / write_winoground_sheet(tmp_path)
     own = [f"metric=[{tmp_path}/own.py:fit]", f"store={tmp_path}/store", "cluster=here"]
-    printed("score", f"images={table}", *own, "protocol=winoground", f"protocol.path={table}")
+    run_for_output("score", f"images={table}", *own, "protocol=winoground", f"protocol.path={table}")
     (judged,) = (tmp_path / "store/runs").glob("*/metaeval/judgements.parquet")
     found = pd.read_parquet(judged).query("subset == 'overall'").set_index("statistic")["value"]
     assert found.to_dict() == pytest.approx(compute_expected(scores))
@@ -136,15 +136,15 @@ def test_all_four_pairs_of_a_sample_are_scored_in_one_command(tmp_path: Path, sc
 
 def test_a_table_of_pairs_names_its_own_generators(tmp_path: Path, scores: Scores) -> None:
     words = [f"table={tmp_path}/{write_winoground_sheet(tmp_path)}", f"output={tmp_path}/data", "generator=winoground"]
-    assert "whose generators are called matched and swapped, got 'winoground'" in refusal("ingest", *words)
+    assert "whose generators are called matched and swapped, got 'winoground'" in run_refused("ingest", *words)
 
 
-def test_a_sample_without_a_caption_only_costs_itself(tmp_path: Path, scores: Scores) -> None:
+def test_a_sample_without_a_caption_fails_alone(tmp_path: Path, scores: Scores) -> None:
     rows: list[dict[str, Any]] = json.loads((tmp_path / write_eqben_mini(tmp_path)).read_text())
     rows[3]["caption1"] = ""
     (tmp_path / "all_select.json").write_text(json.dumps([*rows, 7]))
     words = [f"table={tmp_path}/all_select.json", f"output={tmp_path}/data", "cluster.num_cpus=1", "max_failed=1"]
-    printed("ingest", *words, code=2)
+    run_for_output("ingest", *words, code=2)
     rejected = pd.read_parquet(tmp_path / "data/rejected.parquet")
     assert rejected["message"].tolist() == [
         "the sample 3 has no caption1; fill it in or remove the row",

@@ -36,7 +36,7 @@ from plumbline.pipelines.ingest.score_input import ingest_images
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.sweeps.planning import plan_sweep
-from tests.bench_of import score_config
+from tests.bench_of import make_score_config
 from tests.commands import run
 from tests.files import make_tar, write_files
 
@@ -44,7 +44,7 @@ GENERATORS = ("flux", "sdxl", "Flux.1 dev")
 PROMPT_PIECES = ("a red cube", "two dogs", "猫が三匹", 'a "sign"', "it's, well; 50% off", "قطة", "é\u2028new",
                  "x\x0by\x85z", "[1]", "a.b.c", "cat 🐈", "O'Neil\tTab", "NaN", "7", "null")  # fmt: skip
 FILE_COLUMNS = ("file_name", "file", "image", "filename", "image_path", "path")
-PROMPTS = ("prompt", "text", "caption")
+PROMPT_COLUMNS = ("prompt", "text", "caption")
 GENERATOR_COLUMNS = ("generator", "model", "model_name")
 BYTES_COLUMNS = ("image", "jpg", "png", "webp")
 FOUND_LINE_PATTERN = re.compile(r"^(\d+) found = (\d+) ingested \+ (\d+) rejected \+ (\d+) skipped$", re.MULTILINE)
@@ -87,7 +87,7 @@ class RandomInput:
     others: list[str] = field(default_factory=list)
     """Other images, and rows without an image; each of them is rejected or skipped."""
 
-    def prompt(self, image: DrawnImage) -> str:
+    def get_prompt(self, image: DrawnImage) -> str:
         return self.prompts[image.line]
 
     def choose(self, *choices: Any) -> Any:
@@ -118,7 +118,6 @@ class RandomInput:
         self.write_files({name: self.choose("", "\ufeff") + text})
 
     def shuffle_columns(self, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return the rows with their columns in random order."""
         names = list(rows[0])
         self.chance.shuffle(names)
         return [{name: row[name] for name in names} for row in rows]
@@ -160,7 +159,7 @@ def choose_file_name(world: RandomInput, image: DrawnImage) -> str:
 def write_table_in_folder(world: RandomInput) -> WrittenLayout:
     """Write a table next to image files, with rows that lack a prompt or an image and images that lack a row."""
     image_name, prompt_name, generator_name = (
-        world.choose(*names) for names in (FILE_COLUMNS, PROMPTS, GENERATOR_COLUMNS)
+        world.choose(*names) for names in (FILE_COLUMNS, PROMPT_COLUMNS, GENERATOR_COLUMNS)
     )
     rows = []
     for image in world.images:
@@ -168,7 +167,7 @@ def write_table_in_folder(world: RandomInput) -> WrittenLayout:
         world.write_files({file: image.content})
         lost = world.loses_prompt(image, file)
         if not lost or world.choose(True, False):
-            rows.append({image_name: file, prompt_name: "" if lost else world.prompt(image),
+            rows.append({image_name: file, prompt_name: "" if lost else world.get_prompt(image),
                          generator_name: image.generator, "seed": "1"})  # fmt: skip
     if world.choose(True, False):
         rows.append({image_name: "gone.png", prompt_name: "a", generator_name: "flux", "seed": "1"})
@@ -181,13 +180,13 @@ def write_table_in_folder(world: RandomInput) -> WrittenLayout:
 def write_table_alone(world: RandomInput) -> WrittenLayout:
     """Write a table with paths relative to its folder; the table, rather than the folder, is the input."""
     image_name, prompt_name, generator_name = (
-        world.choose(*names) for names in (FILE_COLUMNS, PROMPTS, GENERATOR_COLUMNS)
+        world.choose(*names) for names in (FILE_COLUMNS, PROMPT_COLUMNS, GENERATOR_COLUMNS)
     )
     rows = []
     for number, image in enumerate(world.images):
         world.write_files({(file := choose_file_name(world, image)): image.content})
         lost = world.loses_prompt(image, f"all.csv:{number + 2}")
-        rows.append({image_name: file, prompt_name: "" if lost else world.prompt(image),
+        rows.append({image_name: file, prompt_name: "" if lost else world.get_prompt(image),
                      generator_name: image.generator})  # fmt: skip
     write_table(world, "all.csv", rows)
     return WrittenLayout(world.folder / "all.csv")
@@ -200,7 +199,7 @@ def write_file_names_column(world: RandomInput) -> WrittenLayout:
         world.write_files({(file := choose_file_name(world, image)): image.content})
         if world.loses_prompt(image, file):
             continue
-        row = {"file_names": [], "text": world.prompt(image), "model": image.generator}
+        row = {"file_names": [], "text": world.get_prompt(image), "model": image.generator}
         rows.setdefault((image.generator, image.line), row)["file_names"].append(file)
     write_table(world, "metadata.jsonl", list(rows.values()))
     world.write_clutter(*IGNORED_FILES)
@@ -214,7 +213,7 @@ def write_columns_by_generator(world: RandomInput) -> WrittenLayout:
     for image in world.images:
         world.write_files({(file := f"{image.generator}/{choose_file_name(world, image)}"): image.content})
         row = dict.fromkeys((f"{name}_file_name" for name in generators), "")
-        rows.setdefault((image.line, image.sample), {**row, "text": world.prompt(image)})[
+        rows.setdefault((image.line, image.sample), {**row, "text": world.get_prompt(image)})[
             f"{image.generator}_file_name"
         ] = file
     write_table(world, world.choose("metadata.csv", "metadata.jsonl"), list(rows.values()))
@@ -249,7 +248,7 @@ def write_prompt_list(world: RandomInput) -> WrittenLayout:
     return WrittenLayout(world.folder)
 
 
-def write_ids_in_names(world: RandomInput) -> WrittenLayout:
+def write_images_named_by_id(world: RandomInput) -> WrittenLayout:
     """Write a table of ids and prompts, and images whose names consist of the id and the sample number."""
     several = any(image.sample for image in world.images)
     scheme, numeric = world.choose(("p{n}", False), ("猫-{n}x", False), ("{n}", True), ("A_b{n}", False))
@@ -260,7 +259,7 @@ def write_ids_in_names(world: RandomInput) -> WrittenLayout:
         name = f"{name}{behind.format(s=image.sample)}"
         lost = not numeric and world.loses_prompt(image, f"{image.generator}/stray{image.number}.png")
         world.write_files({f"{image.generator}/{f'stray{image.number}' if lost else name}.png": image.content})
-    prompt, column = world.choose(*PROMPTS, "Prompt"), world.choose("id", "ID", "prompt_id", "item_id", "Index")
+    prompt, column = world.choose(*PROMPT_COLUMNS, "Prompt"), world.choose("id", "ID", "prompt_id", "item_id", "Index")
     rows = [{column: name, prompt: text, "note": "x"} for name, text in zip(ids, world.prompts, strict=True)]
     world.chance.shuffle(rows)
     write_table(world, world.choose("prompts.csv", "All prompts.CSV", "prompts.jsonl", "p.tsv"), rows)
@@ -289,7 +288,7 @@ def write_files_of_generators(world: RandomInput) -> WrittenLayout:
     for image in world.images:
         name = f"{image.line}-{image.sample}.png"
         world.write_files({f"{image.generator}/{name}": image.content})
-        rows.append({"filename": name, "model": image.generator, "prompt": world.prompt(image)})
+        rows.append({"filename": name, "model": image.generator, "prompt": world.get_prompt(image)})
     write_table(world, world.choose("results.csv", "metadata.csv", "all.jsonl"), rows)
     return WrittenLayout(world.folder)
 
@@ -304,9 +303,11 @@ def write_texts_next_to_images(world: RandomInput) -> WrittenLayout:
                 world.write_files({f"{name}.txt": b"\xff\xfe"})
                 world.lost[image.number] = f"{name}.txt"
         elif world.choose(True, False):
-            world.write_text_file(f"{name}.txt", world.prompt(image) + world.choose("", "\n", "\r\n"))
+            world.write_text_file(f"{name}.txt", world.get_prompt(image) + world.choose("", "\n", "\r\n"))
         else:
-            world.write_files({f"{name}.json": json.dumps({"seed": 1, world.choose(*PROMPTS): world.prompt(image)})})
+            world.write_files(
+                {f"{name}.json": json.dumps({"seed": 1, world.choose(*PROMPT_COLUMNS): world.get_prompt(image)})}
+            )
     world.write_clutter(*IGNORED_FILES)
     return WrittenLayout(world.folder)
 
@@ -316,7 +317,7 @@ def write_prompts_as_names(world: RandomInput) -> WrittenLayout:
     texts = ("a red cube", "two dogs. 3d render", "l'été à Paris", "ein großes Haus, nachts", "a cat and v1.5 of it")
     world.prompts[:] = texts[: len(world.prompts)]
     for image in world.images:
-        text = world.prompt(image)
+        text = world.get_prompt(image)
         style = world.choose("{}_{:06d}", "{} ({})", "{}-{}")
         if world.choose(True, False):
             text, style = text.replace(" ", "_"), "{}_{:03d}"
@@ -359,9 +360,9 @@ def write_tars(world: RandomInput) -> WrittenLayout:
             if lost and world.choose(True, False):
                 ending = "5_1.png"
                 world.lost[image.number] = f"{generator}.tar/{key}.{ending}"
-            texts = {} if lost else {"txt": world.prompt(image).encode()}
+            texts = {} if lost else {"txt": world.get_prompt(image).encode()}
             if texts and world.choose(True, False):
-                told[world.choose(*PROMPTS)] = texts.pop("txt").decode()
+                told[world.choose(*PROMPT_COLUMNS)] = texts.pop("txt").decode()
             fields = {ending: image.content, "json": json.dumps(told).encode(), **texts}
             if not lost and world.choose(True, False):
                 fields["depth.png"] = make_png(60_004)
@@ -378,18 +379,18 @@ def write_webdataset_tars(world: RandomInput) -> WrittenLayout:
     world.folder.mkdir(parents=True)
     with webdataset.ShardWriter(f"{world.folder}/%05d.tar", maxcount=world.choose(1, 2, 100), verbose=0) as writer:
         for image in world.images:
-            writer.write({"__key__": f"{image.number:06d}", "png": image.content, "txt": world.prompt(image)})
+            writer.write({"__key__": f"{image.number:06d}", "png": image.content, "txt": world.get_prompt(image)})
     return WrittenLayout(world.folder, expected_generator=lambda image: "")
 
 
 def write_hugging_face_rows(world: RandomInput) -> WrittenLayout:
     """Write a Hugging Face dataset with embedded images, saved or as Parquet; models are class labels or strings."""
     generators = sorted({image.generator for image in world.images})
-    labels, prompt = world.choose(True, False), world.choose(*PROMPTS)
+    labels, prompt = world.choose(True, False), world.choose(*PROMPT_COLUMNS)
     saved = world.choose(True, False)
     rows = [{"image": {"bytes": image.content, "path": world.choose(None, "x.png")}, "seed": 1,
              "model": generators.index(image.generator) if labels else image.generator,
-             prompt: None if world.loses_prompt(image, f":{row}") else world.prompt(image)}
+             prompt: None if world.loses_prompt(image, f":{row}") else world.get_prompt(image)}
             for row, image in enumerate(world.images, start=1)]  # fmt: skip
     model = datasets.ClassLabel(names=generators) if labels else datasets.Value("string")
     features = {"image": datasets.Image(), "seed": datasets.Value("int64"), "model": model,
@@ -436,14 +437,14 @@ def write_spark(world: RandomInput, rows: list[dict[str, Any]], path: Path) -> N
         write_files(path, {f".{name}.crc": b"crc", "_SUCCESS": b"", "._SUCCESS.crc": b"crc"})
 
 
-WRITERS = {"pandas": write_pandas, "polars": write_polars, "duckdb": write_duckdb, "spark": write_spark}
+PARQUET_WRITERS = {"pandas": write_pandas, "polars": write_polars, "duckdb": write_duckdb, "spark": write_spark}
 
 
 def make_parquet_rows(
     world: RandomInput, images: Sequence[DrawnImage], names: tuple[str, str], generator_column: str | None
 ) -> list[dict[str, Any]]:
     column, prompt = names
-    rows = [{column: image.content, "steps": 4, prompt: world.prompt(image)} for image in images]
+    rows = [{column: image.content, "steps": 4, prompt: world.get_prompt(image)} for image in images]
     for row, image in zip(rows, images, strict=True):
         row.update({generator_column: image.generator} if generator_column else {})
     return world.shuffle_columns(rows)
@@ -456,7 +457,7 @@ def make_parquet_writer(
 
     def lay(world: RandomInput) -> WrittenLayout:
         world.folder.mkdir(parents=True)
-        names = world.choose(*BYTES_COLUMNS), (prompt := world.choose(*PROMPTS))
+        names = world.choose(*BYTES_COLUMNS), (prompt := world.choose(*PROMPT_COLUMNS))
         if world.choose(True, False):
             rows = make_parquet_rows(world, world.images, names, world.choose(*GENERATOR_COLUMNS))
             for row, image in enumerate(world.images):
@@ -482,7 +483,7 @@ def write_parquet_paths(world: RandomInput) -> WrittenLayout:
     for image in world.images:
         world.write_files({(file := choose_file_name(world, image)): image.content})
         if not world.loses_prompt(image, file):
-            rows.append({"image": file, "prompt": world.prompt(image), "model": image.generator})
+            rows.append({"image": file, "prompt": world.get_prompt(image), "model": image.generator})
     world.choose(write_pandas, write_polars)(world, world.shuffle_columns(rows), world.folder / "all.parquet")
     world.write_clutter("grid.png")
     return WrittenLayout(world.folder)
@@ -526,7 +527,7 @@ LAYOUTS: dict[str, Callable[[RandomInput], WrittenLayout]] = {
     "Hugging Face's file_names": write_file_names_column,
     "Hugging Face's columns of files": write_columns_by_generator,
     "a list of prompts": write_prompt_list,
-    "a table of ids that are in images' names": write_ids_in_names,
+    "a table of ids that are in images' names": write_images_named_by_id,
     "a table of ids that are folders": write_ids_as_folders,
     "a table of files without their folders": write_files_of_generators,
     "a text beside each image": write_texts_next_to_images,
@@ -535,7 +536,7 @@ LAYOUTS: dict[str, Callable[[RandomInput], WrittenLayout]] = {
     "tars": write_tars,
     "WebDataset's tars": write_webdataset_tars,
     "Hugging Face's rows": write_hugging_face_rows,
-    **{f"Parquet by {name}": make_parquet_writer(write) for name, write in WRITERS.items()},
+    **{f"Parquet by {name}": make_parquet_writer(write) for name, write in PARQUET_WRITERS.items()},
     "Parquet with paths": write_parquet_paths,
     "prompts by their ids": write_prompts_by_id,
     "image files by the ids of prompts": write_files_by_id,
@@ -560,7 +561,7 @@ def draw_contents(draw: st.DrawFn) -> tuple[list[str], list[DrawnImage], random.
 
 
 def list_pairs(sources: Sources) -> Iterator[tuple[bytes, str, str | None]]:
-    """Return every scored image with its generator and its prompt, or None in place of a missing prompt."""
+    """Yield every scored image with its generator and its prompt, or None in place of a missing prompt."""
     texts = dict(zip(*(sources.prompts.column(name).to_pylist() for name in ("prompt_id", "text")), strict=True))
     for shard in sources.image_shards:
         for row in read_shard(shard, ("image_id", "prompt_id", "image", "uri")).to_pylist():
@@ -569,7 +570,9 @@ def list_pairs(sources: Sources) -> Iterator[tuple[bytes, str, str | None]]:
             yield content or Path(row["uri"]).read_bytes(), shard.group, texts.get(str(row["prompt_id"])) or None
 
 
-def check_pairs(world: RandomInput, lay: WrittenLayout, sources: Sources | None, ingested: IngestResult | None) -> None:
+def check_pairs(
+    world: RandomInput, layout: WrittenLayout, sources: Sources | None, ingested: IngestResult | None
+) -> None:
     """Check that each image has its own prompt or its own reason for rejection, and that nothing else was found."""
     by_content = {image.content: image for image in world.images}
     pairs = list(list_pairs(sources)) if sources is not None else []
@@ -577,8 +580,8 @@ def check_pairs(world: RandomInput, lay: WrittenLayout, sources: Sources | None,
     assert len(scored) == len(pairs), "no image is scored twice"
     for image in world.images:
         if image.number not in world.lost:
-            generator = lay.expected_generator(image) or lay.images.name.removesuffix(".csv")
-            assert scored[image.number] == (generator, world.prompt(image)), image
+            generator = layout.expected_generator(image) or layout.images.name.removesuffix(".csv")
+            assert scored[image.number] == (generator, world.get_prompt(image)), image
     reasons = [] if ingested is None else [*ingested.rejected, *ingested.skipped]
     places = [(one.file if one.line is None else f"{one.file}:{one.line}", f"/{one.image_id}") for one in reasons]
     for number, place in world.lost.items():
@@ -591,20 +594,20 @@ def check_pairs(world: RandomInput, lay: WrittenLayout, sources: Sources | None,
         assert ingested.rows == len(scored) and ingested.n_found == len(world.images) + len(world.others), reasons
 
 
-def check_output(world: RandomInput, lay: WrittenLayout, out: str, ingested: IngestResult | None) -> None:
+def check_output(world: RandomInput, layout: WrittenLayout, out: str, ingested: IngestResult | None) -> None:
     """Check that the totals add up and that the displayed pairs are correct."""
     if ingested is not None:
         [(found, taken, rejected, skipped)] = [tuple(map(int, counts)) for counts in FOUND_LINE_PATTERN.findall(out)]
         assert found == taken + rejected + skipped == len(world.images) + len(world.others) and taken == ingested.rows
-    true = {(lay.expected_generator(image) or lay.images.name.removesuffix(".csv"), repr(world.prompt(image)))
+    true = {(layout.expected_generator(image) or layout.images.name.removesuffix(".csv"), repr(world.get_prompt(image)))
             for image in world.images if image.number not in world.lost}  # fmt: skip
     shown = PAIR_LINE_PATTERN.findall(out)
     assert 1 <= len(shown) <= 3
     for name, generator, text in shown:
         assert (generator, text) in true or text == "''" or "without a text" in text
-        if (file := lay.images / name).is_file():
+        if (file := layout.images / name).is_file():
             [image] = [image for image in world.images if image.content == file.read_bytes()]
-            assert text == repr(world.prompt(image)) or image.number in world.lost
+            assert text == repr(world.get_prompt(image)) or image.number in world.lost
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -634,7 +637,7 @@ def test_each_image_gets_its_own_prompt_or_its_own_rejection(layout: str, worlds
             store = f"{name}/store"
             out = run("score", f"images={lay.images}", "models=shapes", f"store={store}", "dry_run=true",
                       "cluster=here", *words).out  # fmt: skip
-            taken, ingested = ingest_images(score_config(lay.images, store, *words))
+            taken, ingested = ingest_images(make_score_config(lay.images, store, *words))
             check_pairs(world, lay, plan_sweep(taken).sources, ingested)
             check_output(world, lay, out, ingested)
 

@@ -20,7 +20,7 @@ from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.maintenance.garbage import CollectedGarbage, collect_garbage
 from plumbline.pipelines.maintenance.gc_config import GcConfig, KeepRuns
 from plumbline.pipelines.maintenance.running_sweeps import (
-    DELETION_LEASE,
+    DELETION_LEASE_NAME,
     SWEEPS_FOLDER,
     list_running_sweeps,
     send_heartbeats,
@@ -33,8 +33,8 @@ from plumbline.pipelines.store.store import Store, get_draft_path
 from plumbline.pipelines.sweeps.computing import register_sweep
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
-from tests.bench_of import images, run_config, run_plan, sweep_config, write_benchmark
-from tests.commands import store_at
+from tests.bench_of import make_sweep_config, read_image_rows, run_config, run_plan, write_benchmark
+from tests.commands import open_store_at
 
 GENERATORS = ("atlas", "flint", "cobalt")
 METRICS = ("edge_density", "entropy")
@@ -46,7 +46,7 @@ UNREFERENCED_REASON = "no kept run refers to it"
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Yield a benchmark for sweeps in this process; one image of flint always times out, so drafts exist."""
     folder = write_benchmark(tmp_path_factory.mktemp("keeping") / "bench", GENERATORS, count=6)
-    slow = images("flint", 3)[2]["image"]
+    slow = read_image_rows("flint", 3)[2]["image"]
     decode = module.decode_bytes
 
     def decode_sometimes_too_slowly(encoded: bytes, *arguments: object) -> object:
@@ -62,11 +62,11 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @lru_cache
 def make_config(bench: Path, generators: Sequence[str], metrics: Sequence[str], max_scans: int) -> SweepConfig:
     chosen = f"benchmark.generators=[{','.join(generators)}]", f"metric=[{','.join(metrics)}]"
-    return sweep_config(bench, bench.parent / "store", *chosen, f"limits.max_scans={max_scans}")
+    return make_sweep_config(bench, bench.parent / "store", *chosen, f"limits.max_scans={max_scans}")
 
 
-class Night(NamedTuple):
-    """The configuration of one sweep."""
+class NightOptions(NamedTuple):
+    """Those options of one night's sweep that differ between nights."""
 
     generators: tuple[str, ...]
     metrics: tuple[str, ...]
@@ -77,8 +77,8 @@ class Night(NamedTuple):
         return replace(make_config(bench, *self), store=str(store))
 
 
-def collect(store: Path, **options: object) -> CollectedGarbage:
-    """Collect garbage without a grace period, however coarse the disk's timestamps are."""
+def collect_garbage_now(store: Path, **options: object) -> CollectedGarbage:
+    """Collect garbage without a grace period, however coarse the disk's timestamps are; return the result."""
     newest = max((path.stat().st_mtime for path in store.rglob("*") if path.is_file()), default=0.0)
     probe = store / "probe"
     while not probe.exists() or probe.stat().st_mtime <= newest:
@@ -106,7 +106,7 @@ def assert_cells_exist(store: Store, run_id: str) -> None:
 @settings(max_examples=8, phases=[Phase.explicit, Phase.generate])
 @given(
     nights=st.lists(
-        st.builds(Night, draw_subsets(GENERATORS), draw_subsets(METRICS), st.sampled_from([64, 65])),
+        st.builds(NightOptions, draw_subsets(GENERATORS), draw_subsets(METRICS), st.sampled_from([64, 65])),
         min_size=2,
         max_size=4,
     ),
@@ -114,30 +114,30 @@ def assert_cells_exist(store: Store, run_id: str) -> None:
     breaks_off=st.integers(1, 9),
 )
 def test_after_a_collection_every_kept_run_is_complete_and_its_sweep_computes_nothing(
-    bench: Path, tmp_path_factory: pytest.TempPathFactory, nights: list[Night], keep: int, breaks_off: int
+    bench: Path, tmp_path_factory: pytest.TempPathFactory, nights: list[NightOptions], keep: int, breaks_off: int
 ) -> None:
     folder = tmp_path_factory.mktemp("nights")
-    store = store_at(folder)
+    store = open_store_at(folder)
     made = {run_config(night.config(bench, folder)).run_id: night for night in nights}
     read_before = {run_id: read_tables(store, run_id) for run_id in made}
     rules = KeepRuns(last=keep)
-    break_off_after(breaks_off, lambda: collect(folder, keep_runs=rules))
+    stop_collection_after(breaks_off, lambda: collect_garbage_now(folder, keep_runs=rules))
     kept = list(made)[-keep:]
     assert list_run_ids(store)[-len(kept) :] == kept
     for run_id in list_run_ids(store):  # a sweep that was killed in the middle has left no run
         assert all(table.equals(read_before[run_id][name]) for name, table in read_tables(store, run_id).items())
         assert_cells_exist(store, run_id)
-    collect(folder, keep_runs=rules)
+    collect_garbage_now(folder, keep_runs=rules)
     assert list_run_ids(store) == kept and sorted(store.list_folders("runs")) == kept
     for run_id in kept:
         assert all(table.equals(read_before[run_id][name]) for name, table in read_tables(store, run_id).items())
         assert_cells_exist(store, run_id)
         missing = plan_sweep(made[run_id].config(bench, folder)).plan.missing
         assert all(store.exists(get_draft_path(cell.path)) for cell in missing), "only failed cells are tried again"
-    assert not collect(folder, keep_runs=rules).free
+    assert not collect_garbage_now(folder, keep_runs=rules).free
 
 
-def break_off_after(count: int, collecting: Callable[[], object]) -> None:
+def stop_collection_after(count: int, collecting: Callable[[], object]) -> None:
     """Stop the collection once `count` files have been removed, as if the process had been killed."""
     left = [count]
 
@@ -165,10 +165,10 @@ def break_off_after(count: int, collecting: Callable[[], object]) -> None:
 def test_a_run_whose_removal_was_interrupted_is_no_longer_a_run(bench: Path, store: Path, count: int) -> None:
     run_config(WHOLE_NIGHT.config(bench, store))
     last = run_config(OTHER_NIGHT.config(bench, store))
-    break_off_after(count, lambda: collect(store, keep_runs=KeepRuns(last=1)))
-    assert list_run_ids(store_at(store)) == [last.run_id]
+    stop_collection_after(count, lambda: collect_garbage_now(store, keep_runs=KeepRuns(last=1)))
+    assert list_run_ids(open_store_at(store)) == [last.run_id]
     assert len(list(store.glob("runs/*/*.parquet"))) > 4
-    assert collect(store).free["runs", DIED_REASON].files > 0
+    assert collect_garbage_now(store).free["runs", DIED_REASON].files > 0
     assert [path.name for path in store.glob("runs/*/")] == [last.run_id]
 
 
@@ -177,8 +177,8 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-WHOLE_NIGHT = Night(GENERATORS, METRICS, 64)
-OTHER_NIGHT = Night(GENERATORS, METRICS, 65)
+WHOLE_NIGHT = NightOptions(GENERATORS, METRICS, 64)
+OTHER_NIGHT = NightOptions(GENERATORS, METRICS, 65)
 
 
 def list_cells(store: Path) -> set[str]:
@@ -200,7 +200,7 @@ def test_without_delete_nothing_is_removed_and_each_kind_has_a_reason(bench: Pat
     for path in ("sources/small/0123/left.parquet", "sources/other/0123/atlas.parquet", "sources/0123/atlas.parquet"):
         (store / path).parent.mkdir(parents=True, exist_ok=True)
         (store / path).write_bytes(b"of a generator, or a benchmark, that no run has, and of an earlier version")
-    collected = collect(store, delete=False, keep_runs=KeepRuns(last=1))
+    collected = collect_garbage_now(store, delete=False, keep_runs=KeepRuns(last=1))
     amounts = {why: amount.files for why, amount in collected.free.items()}
     assert collected.runs == (first.run_id,) and not collected.deleted and list_cells(store) == before
     assert amounts.pop(("runs", "keep_runs does not keep its run")) > 4
@@ -213,24 +213,24 @@ def test_without_delete_nothing_is_removed_and_each_kind_has_a_reason(bench: Pat
         ("runs", DIED_REASON): 1,
     }
     assert all(amount.size > 0 for amount in collected.free.values())
-    assert collect(store, keep_runs=KeepRuns(last=1)).free == collected.free
+    assert collect_garbage_now(store, keep_runs=KeepRuns(last=1)).free == collected.free
     assert len(list_cells(store)) == len(before) - 18
     assert {path.relative_to(store) for path in store.glob("sources/**/*.parquet")} == remembered != set()
-    assert not collect(store, keep_runs=KeepRuns(last=1)).free
+    assert not collect_garbage_now(store, keep_runs=KeepRuns(last=1)).free
 
 
 def test_recently_written_files_stay(bench: Path, store: Path) -> None:
     """Otherwise, the drafts and cells of an interrupted sweep would be removed before the sweep continues."""
     run_config(WHOLE_NIGHT.config(bench, store))
     shutil.rmtree(store / "runs")
-    assert not collect(store, grace_days=7.0).free
-    assert collect(store).free["scores", UNREFERENCED_REASON].files == 12
+    assert not collect_garbage_now(store, grace_days=7.0).free
+    assert collect_garbage_now(store).free["scores", UNREFERENCED_REASON].files == 12
 
 
 def test_a_deleted_run_leaves_no_position_in_the_order(bench: Path, store: Path) -> None:
     first, second = run_config(WHOLE_NIGHT.config(bench, store)), run_config(OTHER_NIGHT.config(bench, store))
     shutil.rmtree(store / "runs" / first.run_id)
-    assert collect(store).free["order", "its run is gone"].files == 1
+    assert collect_garbage_now(store).free["order", "its run is gone"].files == 1
     assert [parse_run_id(path.name) for path in (store / "order").iterdir()] == [second.run_id]
 
 
@@ -241,22 +241,22 @@ def test_a_draft_stays_while_a_kept_run_reads_it(bench: Path, store: Path, monke
     monkeypatch.setattr(module, "decode_bytes", decode_bytes)
     second = run_config(WHOLE_NIGHT.config(bench, store))
     assert (second.computed, second.exit_code) == (3, 0)
-    assert not collect(store).free
+    assert not collect_garbage_now(store).free
     kept = KeepRuns(last=1)
     why = "its cell is committed, and no kept run reads the draft"
-    collected = collect(store, keep_runs=kept)
+    collected = collect_garbage_now(store, keep_runs=kept)
     assert (collected.free["scores", why].files, collected.free["image_statistics", why].files) == (2, 1)
     assert collected.runs == (first.run_id,) and not drafts & list_cells(store)
 
 
 def test_cells_of_a_pruned_stage_are_removed_if_the_scores_exist(bench: Path, store: Path) -> None:
     done = run_config(WHOLE_NIGHT.config(bench, store))
-    collected = collect(store, grace_days=7.0, prune=("image_statistics",))
+    collected = collect_garbage_now(store, grace_days=7.0, prune=("image_statistics",))
     pruned = collected.free["image_statistics", "pruned: the scores computed from it exist"]
     assert pruned.files == 5, "one of the six is needed by scores that are not yet computed"
     again = plan_sweep(WHOLE_NIGHT.config(bench, store)).plan
     assert {cell.shard.group for cell in again.missing} == {"flint"} and len(again.missing) == 3
-    assert read_tables(store_at(store), done.run_id)["scores"].num_rows == 36
+    assert read_tables(open_store_at(store), done.run_id)["scores"].num_rows == 36
     with pytest.raises(ConfigError, match=r"prune: expected one or more of .*, got 'questions'"):
         GcConfig(store="x", prune=("questions",))
 
@@ -264,9 +264,9 @@ def test_cells_of_a_pruned_stage_are_removed_if_the_scores_exist(bench: Path, st
 def test_a_report_can_be_made_again(bench: Path, store: Path) -> None:
     kept = run_config(WHOLE_NIGHT.config(bench, store))
     run_config(OTHER_NIGHT.config(bench, store))
-    collect(store, keep_runs=KeepRuns(daily=1, named=(kept.run_id,)))
+    collect_garbage_now(store, keep_runs=KeepRuns(daily=1, named=(kept.run_id,)))
     config = WHOLE_NIGHT.config(bench, store)
-    written = write_report(store_at(store), kept.run_id, sources=plan_sweep(config).sources)
+    written = write_report(open_store_at(store), kept.run_id, sources=plan_sweep(config).sources)
     assert Path(f"{kept.folder}/report.html").stat().st_size > 10_000, written
 
 
@@ -283,20 +283,20 @@ def test_a_running_sweep_keeps_its_cells_and_reports_its_progress(bench: Path, s
             "image_statistics": (6, 1),
             "scores": (12, 2),
         }
-        collected = collect(store, keep_runs=first)
+        collected = collect_garbage_now(store, keep_runs=first)
         assert list(collected.in_use) == ["mine"] and list_cells(store) == cells
     assert not list_running_sweeps(planned.store, 0.0) and not list((store / SWEEPS_FOLDER).iterdir())
-    assert collect(store, keep_runs=first).free["scores", UNREFERENCED_REASON].files == 12
+    assert collect_garbage_now(store, keep_runs=first).free["scores", UNREFERENCED_REASON].files == 12
 
 
 def test_a_dead_nights_lease_is_removed_once_its_holder_cannot_be_merely_stalled(store: Path) -> None:
-    within = store_at(store)
+    within = open_store_at(store)
     within.check()
     within.write_text("runs/2020-01-01/claim.json", "{}")
     with send_heartbeats(within, run="2020-01-01"):
-        assert not collect(store).free, "its nightly run is active"
-    assert not collect(store, grace_days=7.0).free, "it may continue"
-    assert collect(store).free["runs", DIED_REASON].files == 1 and within.list_folders("runs") == []
+        assert not collect_garbage_now(store).free, "its nightly run is active"
+    assert not collect_garbage_now(store, grace_days=7.0).free, "it may continue"
+    assert collect_garbage_now(store).free["runs", DIED_REASON].files == 1 and within.list_folders("runs") == []
 
 
 def test_the_heartbeat_of_a_dead_sweep_keeps_cells_only_for_a_while(
@@ -306,9 +306,9 @@ def test_the_heartbeat_of_a_dead_sweep_keeps_cells_only_for_a_while(
     shutil.rmtree(store / "runs")
     (store / SWEEPS_FOLDER).mkdir(exist_ok=True)
     (store / SWEEPS_FOLDER / "0.json").write_text("half a si")
-    assert "scores" not in {stage for stage, _ in collect(store).free}, "the sweep may use any cell"
+    assert "scores" not in {stage for stage, _ in collect_garbage_now(store).free}, "the sweep may use any cell"
     monkeypatch.setattr("plumbline.pipelines.maintenance.running_sweeps.HEARTBEAT_TIMEOUT", 0.0)
-    collected = collect(store)
+    collected = collect_garbage_now(store)
     assert collected.free["scores", UNREFERENCED_REASON].files == 12 and not list((store / SWEEPS_FOLDER).iterdir())
 
 
@@ -317,7 +317,7 @@ def test_a_sweep_that_was_planned_before_cells_were_deleted_is_planned_again(ben
     planned = plan_sweep(WHOLE_NIGHT._replace(generators=("atlas",)).config(bench, store))
     assert not planned.plan.missing
     shutil.rmtree(store / "runs")
-    assert collect(store).free
+    assert collect_garbage_now(store).free
     done = run_plan(planned)
     assert (done.computed, done.exit_code) == (6, 0)
 
@@ -328,7 +328,7 @@ def test_a_sweep_waits_during_a_deletion_with_a_message_and_is_planned_again(
     run_config(WHOLE_NIGHT.config(bench, store))
     planned = plan_sweep(WHOLE_NIGHT.config(bench, store))
     with ThreadPoolExecutor(1) as pool:
-        with take_lease(planned.store, DELETION_LEASE, "gc", seconds=60):
+        with take_lease(planned.store, DELETION_LEASE_NAME, "gc", seconds=60):
             running = pool.submit(run_sweep, planned, lambda progress: None)
             while not list_running_sweeps(planned.store, 0.0):
                 assert not running.done()
@@ -344,14 +344,14 @@ def test_nothing_is_removed_if_the_cells_of_a_kept_run_are_unknown(bench: Path, 
     cells = list_cells(store)
     Path(f"{done.folder}/cells.parquet").write_bytes(b"harmed")
     with pytest.raises(ConfigError, match=f"cells.parquet: the table is damaged.*runs/{done.run_id}"):
-        collect(store)
+        collect_garbage_now(store)
     assert list_cells(store) == cells
     (tmp_path / "nowhere").mkdir()
     with pytest.raises(ConfigError, match="there is no store here"):
-        collect(tmp_path / "nowhere")
+        collect_garbage_now(tmp_path / "nowhere")
     (tmp_path / "other" / "runs" / "one").mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"it has runs but no store\.json"):
-        collect(tmp_path / "other")
+        collect_garbage_now(tmp_path / "other")
 
 
 def test_on_s3_one_call_removes_many_files_and_names_are_not_patterns(bench: Path, bucket: str) -> None:

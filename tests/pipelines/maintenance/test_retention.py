@@ -10,10 +10,10 @@ import pytest
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.maintenance.gc_config import KeepRuns
 from plumbline.pipelines.maintenance.retention import remove_unkept_runs, select_kept_runs
-from plumbline.pipelines.maintenance.running_sweeps import DELETION_LEASE, send_heartbeats
+from plumbline.pipelines.maintenance.running_sweeps import DELETION_LEASE_NAME, send_heartbeats
 from plumbline.pipelines.store.lease import Clock, LeaseHeld, LeaseLost, read_lease, take_lease
 from plumbline.pipelines.store.runs import Run, list_run_ids
-from tests.commands import store_at
+from tests.commands import open_store_at
 
 FIRST_RUN_TIME = datetime(2026, 1, 1, 2, tzinfo=UTC)
 
@@ -75,7 +75,7 @@ class TwoBenchmarks:
     """A store with runs of two benchmarks."""
 
     def __init__(self, url: str) -> None:
-        self.store = store_at(url)
+        self.store = open_store_at(url)
         for run in [*make_runs(3, per_day=1), *make_runs(2, per_day=1, benchmark="other")]:
             self.store.write_text(f"runs/{run.run_id}/manifest.json", json.dumps(run.manifest))
             self.store.write_text(f"runs/{run.run_id}/errors.parquet", "")
@@ -85,7 +85,7 @@ class TwoBenchmarks:
             self.store, KeepRuns(last=1), job="night", benchmark="small", also_keep=also_keep, assert_lease=assert_lease
         )
 
-    def runs(self) -> set[str]:
+    def list_runs(self) -> set[str]:
         return {run_id for run_id in list_run_ids(self.store) if run_id.startswith("small")}
 
 
@@ -103,9 +103,10 @@ def test_only_unneeded_runs_of_the_given_benchmark_are_removed(two_benchmarks: T
     assert two_benchmarks.remove_unkept_runs("small-0102-02") == ("small-0101-02",)
     assert two_benchmarks.remove_unkept_runs() == ("small-0102-02",)
     assert two_benchmarks.store.list_folders("runs") == ["other-0101-02", "other-0102-02", NEWEST_RUN]
-    number = read_lease(two_benchmarks.store, DELETION_LEASE).number
+    number = read_lease(two_benchmarks.store, DELETION_LEASE_NAME).number
     assert (
-        two_benchmarks.remove_unkept_runs() == () and read_lease(two_benchmarks.store, DELETION_LEASE).number == number
+        two_benchmarks.remove_unkept_runs() == ()
+        and read_lease(two_benchmarks.store, DELETION_LEASE_NAME).number == number
     ), "no sweep has to plan again"
 
 
@@ -117,9 +118,9 @@ def test_no_run_is_removed_during_another_deletion_or_after_the_lease_is_lost(
 
     with pytest.raises(LeaseLost):
         two_benchmarks.remove_unkept_runs(assert_lease=raise_lease_lost)
-    other = take_lease(two_benchmarks.store, DELETION_LEASE, "gc")
+    other = take_lease(two_benchmarks.store, DELETION_LEASE_NAME, "gc")
     monkeypatch.setattr(Clock, "pause", lambda self, seconds: other.renew())
     with pytest.raises(LeaseHeld, match=r"gc on .* is at work"):
         two_benchmarks.remove_unkept_runs()
     other.release()
-    assert len(two_benchmarks.runs()) == 3 and len(two_benchmarks.remove_unkept_runs()) == 2
+    assert len(two_benchmarks.list_runs()) == 3 and len(two_benchmarks.remove_unkept_runs()) == 2

@@ -11,10 +11,10 @@ from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.metaeval.accumulation import AccumulateConfig, accumulate, accumulate_answers
 from plumbline.pipelines.metaeval.releases.scores import read_scores
-from tests.commands import config_of
+from tests.commands import load_job_config
 from tests.pipelines.metaeval.releases.files import TS2_METADATA, format_csv, write_file
 
-CHAIN = {"1": [], "2": ["1"], "3": ["2"], "4": ["9"]}
+PARENTS_BY_QUESTION = {"1": [], "2": ["1"], "3": ["2"], "4": ["9"]}
 RELEASED_ANSWERS = """image,prompt,model,q,above,wanted,blip,mplug
 i1,p,sd,1,-1,yes,no,yes
 i1,p,sd,2,1,yes,Yes,yes
@@ -32,15 +32,15 @@ def test_a_question_counts_alone_or_with_its_parents_or_with_all_its_ancestors(
     accumulation: str, missing: str, score: float
 ) -> None:
     right = {"1": False, "2": True, "3": True, "4": True}
-    assert accumulate(right, CHAIN, accumulation, missing) == score  # type: ignore[arg-type]
+    assert accumulate(right, PARENTS_BY_QUESTION, accumulation, missing) == score  # type: ignore[arg-type]
 
 
 def test_a_question_without_an_answer_is_wrong_or_left_out() -> None:
     right = {"1": None, "2": True, "3": True, "4": False}
-    assert accumulate(right, CHAIN, "recursive", "wrong") == 0
-    assert accumulate(right, CHAIN, "recursive", "left_out") == 2 / 3
-    assert accumulate({"1": None}, CHAIN, "none", "left_out") is None
-    assert accumulate({"1": None}, CHAIN, "none", "wrong") == 0
+    assert accumulate(right, PARENTS_BY_QUESTION, "recursive", "wrong") == 0
+    assert accumulate(right, PARENTS_BY_QUESTION, "recursive", "left_out") == 2 / 3
+    assert accumulate({"1": None}, PARENTS_BY_QUESTION, "none", "left_out") is None
+    assert accumulate({"1": None}, PARENTS_BY_QUESTION, "none", "wrong") == 0
 
 
 def make_config(folder: Path, content: str, *overrides: str) -> AccumulateConfig:
@@ -48,7 +48,7 @@ def make_config(folder: Path, content: str, *overrides: str) -> AccumulateConfig
     names = {"image_id": "image", "prompt_id": "prompt", "generator": "model", "question_id": "q", "parents": "above"}
     given = [f"answers={folder}/answers.csv", f"output={folder}/scores.parquet", "given=[blip,mplug]", "separator='-'",
              "no_parent='-1'", *(f"columns.{ours}={theirs}" for ours, theirs in names.items())]  # fmt: skip
-    return config_of("accumulate", *given, *overrides)
+    return load_job_config("accumulate", *given, *overrides)
 
 
 def test_answers_are_compared_with_the_right_answers_and_written_as_scores(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def write_release(folder: Path, files: dict[str, str]) -> Path:
 
 def make_format_config(name: str, answers: Path, *overrides: str) -> AccumulateConfig:
     given = [f"answers={answers}", f"format={name}", f"output={answers}.parquet", *overrides]
-    return config_of("accumulate", *given)
+    return load_job_config("accumulate", *given)
 
 
 def compute_scores(config: AccumulateConfig) -> dict[tuple[str, str], float | None]:

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from transformers import AutoTokenizer, CLIPModel
 
-from tests.commands import printed, refusal
+from tests.commands import run_for_output, run_refused
 from tests.environment import ROOT
 from tests.pipelines.metaeval.releases.files import write_file
 
@@ -35,10 +35,10 @@ def test_scores_of_flickr8k_captions_agree_with_people(tmp_path: Path) -> None:
         rng.shuffle(judged)
         release[f"{number}.jpg"] = {"image_path": "x", "ground_truth": references, "human_judgement": judged}
     path = write_file(tmp_path / "crowdflower_flickr8k.json", release)
-    said = printed("captions", f"captions={path}", f"output={tmp_path / 'scores.parquet'}")
+    said = run_for_output("captions", f"captions={path}", f"output={tmp_path / 'scores.parquet'}")
     scores = pd.read_parquet(tmp_path / "scores.parquet")
     assert scores.groupby("metric").size().to_dict() == dict.fromkeys(MEASURES, 90) and "0 of them null" in said
-    printed("metaeval", "protocol=flickr8k_cf", f"protocol.path={path}", f"scores={tmp_path / 'scores.parquet'}",
+    run_for_output("metaeval", "protocol=flickr8k_cf", f"protocol.path={path}", f"scores={tmp_path / 'scores.parquet'}",
             f"output={tmp_path / 'out'}", "sampling.resamples=20", "sampling.permutations=20")  # fmt: skip
     judged_by = pd.read_parquet(tmp_path / "out/judgements.parquet").query("subset == 'overall'")
     found = judged_by[judged_by["statistic"] == "kendall_b"].set_index("metric")["value"]
@@ -65,9 +65,11 @@ def test_refclipscore_combines_clipscore_with_the_most_similar_reference(tmp_pat
     rng.shuffle(rows)
     table, store = write_file(tmp_path / "pairs.parquet", rows), f"store={tmp_path / 'store'}"
     asked = ["metrics=[clipscore]", "metrics.clipscore.variant=original", "models=shapes", "cluster=here"]
-    printed("score", f"images={table}", *asked, store)
+    run_for_output("score", f"images={table}", *asked, store)
     output = tmp_path / "scores.parquet"
-    printed("captions", f"captions={table}", f"output={output}", "run=latest", store, "model@models.clip=clip_shapes")
+    run_for_output(
+        "captions", f"captions={table}", f"output={output}", "run=latest", store, "model@models.clip=clip_shapes"
+    )
     run = pd.read_parquet(next((tmp_path / "store/runs").glob("*/scores.parquet")))
     clipscores = {(row.image_id, row.prompt_id): row.score for row in run.itertuples()}
     found = pd.read_parquet(output).query("metric == 'refclipscore'")
@@ -101,7 +103,7 @@ def test_a_caption_that_cannot_be_compared_keeps_its_row_with_the_reason(tmp_pat
         {"image_id": "e", "caption": "a cross", "references": ["a green cross above a star"]},
     ]
     table = write_file(tmp_path / "c.jsonl", rows)
-    told = printed("captions", f"captions={table}", f"output={tmp_path / 's.parquet'}", code=2)
+    told = run_for_output("captions", f"captions={table}", f"output={tmp_path / 's.parquet'}", code=2)
     assert "4 scores null (no_reference), such as image 'c': there is no reference" in told
     assert told.count(" null (") == 3
     scores = pd.read_parquet(tmp_path / "s.parquet")
@@ -116,7 +118,7 @@ def test_a_caption_that_cannot_be_compared_keeps_its_row_with_the_reason(tmp_pat
 def test_invalid_captions_are_an_error_of_one_line(tmp_path: Path) -> None:
     def refuse(rows: list[dict[str, object]] | dict[str, object], *words: str, name: str = "c.jsonl") -> str:
         file = write_file(tmp_path / name, json.dumps(rows) if isinstance(rows, dict) else rows)
-        return refusal("captions", f"captions={file}", f"output={tmp_path / 's.parquet'}", *words)
+        return run_refused("captions", f"captions={file}", f"output={tmp_path / 's.parquet'}", *words)
 
     row: dict[str, object] = {"image_id": "a", "prompt_id": "p", "caption": "a star", "references": ["a star"]}
     assert "row 1: image 'a' has another caption or other references" in refuse([row, {**row, "caption": "a heart"}])

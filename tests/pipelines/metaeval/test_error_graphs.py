@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from tests.commands import printed
+from tests.commands import run_for_output
 from tests.pipelines.metaeval.releases.files import write_file
 
-TYPES = ("missing object", "wrong attribute", "verb", "composition")
+ERROR_TYPES = ("missing object", "wrong attribute", "verb", "composition")
 
 
 def draw_graphs(seed: int, count: int) -> list[dict[str, str]]:
@@ -20,7 +20,7 @@ def draw_graphs(seed: int, count: int) -> list[dict[str, str]]:
     rng = np.random.default_rng(seed)
     rows = []
     for number in range(count):
-        errors = [f"{rng.choice(TYPES)}: error {place}" for place in range(4)]
+        errors = [f"{rng.choice(ERROR_TYPES)}: error {place}" for place in range(4)]
         nodes: dict[str, tuple[list[str], frozenset[str]]] = {"0": ([], frozenset())}
         for place in range(1, int(rng.integers(2, 7))):
             parent = str(rng.choice([*nodes]))
@@ -51,7 +51,7 @@ def test_the_contents_of_users_graphs_are_counted_without_scores(seed: int, suff
     lists = [{name: row[name].split(";") if row[name] else [] for name in ("parents", "errors")} for row in rows]
     listed = [{**row, **its} for row, its in zip(rows, lists, strict=True)]
     graphs = write_file(tmp_path / f"graphs.{suffix}", listed if suffix in ("parquet", "jsonl") else rows)
-    said = printed("metaeval", "protocol=error_graphs", f"protocol.path={graphs}", f"output={tmp_path / 'out'}")
+    said = run_for_output("metaeval", "protocol=error_graphs", f"protocol.path={graphs}", f"output={tmp_path / 'out'}")
     assert "errors of the error graphs" in said and "no scores: only the judgements are analysed" in said
     found = pd.read_parquet(tmp_path / "out/graph_contents.parquet")
     nodes = {(row["graph_id"], row["node"]): row for row in rows}
@@ -89,7 +89,7 @@ def test_one_table_contains_both_the_images_and_the_error_graphs(tmp_path: Path)
     graphs = write_file(tmp_path / "graphs.csv", rows)
     judged = ["protocol=error_graphs", f"protocol.path={graphs}", "protocol.falling=[edge_density]"]
     store = f"store={tmp_path / 'store'}"
-    printed("score", f"images={graphs}", "metrics=[edge_density]", "cluster=here", store, *judged)
+    run_for_output("score", f"images={graphs}", "metrics=[edge_density]", "cluster=here", store, *judged)
     (file,) = (tmp_path / "store/runs").glob("*/metaeval/judgements.parquet")
     found = pd.read_parquet(file).query("subset == 'overall'").set_index("statistic")
     assert found["value"]["ordering_paper"] > 0.8 and found["n"]["ordering_paper"] == 8

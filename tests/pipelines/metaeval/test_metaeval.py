@@ -24,16 +24,16 @@ from plumbline.pipelines.metaeval.protocols import MetaevalConfig
 from plumbline.pipelines.metaeval.releases.release import Release
 from plumbline.pipelines.metaeval.reproduction import ReproductionConfig, format_reproduction, reproduce
 from plumbline.pipelines.plans.sweep_config import read_config
-from tests.commands import config_of, printed, refusal
+from tests.commands import load_job_config, run_for_output, run_refused
 from tests.pipelines.metaeval.releases.files import LAYOUTS, Layout, read_with
 
 REFERENCE_FOLDER = os.environ.get("REFERENCE_DATA")
-needs_reference = pytest.mark.skipif(REFERENCE_FOLDER is None, reason="REFERENCE_DATA is not set")
+NEEDS_REFERENCE_DATA = pytest.mark.skipif(REFERENCE_FOLDER is None, reason="REFERENCE_DATA is not set")
 
 
 def make_metaeval_config(folder: Path, *overrides: str) -> MetaevalConfig:
     few = ["sampling.resamples=20", "sampling.permutations=99", f"output={folder / 'out'}"]
-    found: MetaevalConfig = config_of("metaeval", *few, *overrides)
+    found: MetaevalConfig = load_job_config("metaeval", *few, *overrides)
     return found
 
 
@@ -103,7 +103,7 @@ def test_ratings_of_some_images_correct_the_scores_of_all_images(tmp_path: Path)
     said = [(f"{name}{n}", rater, round(fit[name][n])) for name in fit for n in range(16) for rater in "ab"]
     pd.DataFrame(said, columns=["image_id", "rater", "rating"]).to_csv(tmp_path / "ratings.csv", index=False)
     words = ["protocol=long", f"protocol.path={tmp_path}/ratings.csv", f"scores={tmp_path}/scores.csv"]
-    told = printed("metaeval", *words, f"output={tmp_path}/out", "sampling.resamples=20")
+    told = run_for_output("metaeval", *words, f"output={tmp_path}/out", "sampling.resamples=20")
     f, g, pair, *passing = pd.read_parquet(tmp_path / "out" / "corrected.parquet").to_dict("records")
     assert [(one["generator"], one["scale"]) for one in passing] == [("f", "passing"), ("g", "passing")]
     assert [(row["generator"], row["n_rated"], row["n_scored"]) for row in (f, g)] == [("f", 16, 60), ("g", 16, 60)]
@@ -115,7 +115,13 @@ def test_ratings_of_some_images_correct_the_scores_of_all_images(tmp_path: Path)
     assert "### generators by likert, corrected" in page and "| m contradicts people on f and g:" in page
 
 
-OTHER_NAMES = {"rating": "stars", "prompt_id": "caption id", "generator": "model", "rater": "who", "template": "asked"}
+RENAMED_COLUMNS = {
+    "rating": "stars",
+    "prompt_id": "caption id",
+    "generator": "model",
+    "rater": "who",
+    "template": "asked",
+}
 
 
 @pytest.fixture(params=["csv", "parquet", "jsonl"])
@@ -125,7 +131,7 @@ def renamed_ratings(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
         (f"p{n}", f"g{n % 3}", rater, "fit", 1 + n % 5) for n in range(11) for rater in "ab" if (n, rater) != (3, "b")
     ]
     frame = pd.DataFrame(drawn, columns=["prompt_id", "generator", "rater", "template", "rating"])
-    frame = frame.rename(columns=OTHER_NAMES).sample(frac=1, random_state=0)
+    frame = frame.rename(columns=RENAMED_COLUMNS).sample(frac=1, random_state=0)
     path = tmp_path / f"ratings.{request.param}"
     write = {"csv": frame.to_csv, "parquet": frame.to_parquet, "jsonl": frame.to_json}[request.param]
     write(path, **({"orient": "records", "lines": True} if request.param == "jsonl" else {"index": False}))  # type: ignore[operator]
@@ -135,7 +141,7 @@ def renamed_ratings(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 
 def test_ratings_with_configured_column_names_are_read(renamed_ratings: Path) -> None:
-    named = [f"protocol.columns.{ours}={theirs}" for ours, theirs in OTHER_NAMES.items()]
+    named = [f"protocol.columns.{ours}={theirs}" for ours, theirs in RENAMED_COLUMNS.items()]
     given = ["protocol=long", f"protocol.path={renamed_ratings}", f"scores={renamed_ratings.parent}/scores.csv", *named]
     found = run_metaeval(
         make_metaeval_config(renamed_ratings.parent, *given, "protocol.statistics=[kendall_a,spearman]")
@@ -155,7 +161,7 @@ def test_ratings_with_unknown_column_names_are_an_error_with_a_remedy(renamed_ra
         (["protocol.columns.rating=stars"], "expected column(s) prompt_id, generator, found caption id, model, who"),
         (["protocol.columns.rating=stars", "protocol.columns.image_id=file"], "expected column(s) file, found caption"),
     ):
-        assert message in refusal("metaeval", *given, *named, code=1)
+        assert message in run_refused("metaeval", *given, *named, code=1)
 
 
 def test_column_names_can_only_be_set_for_users_own_ratings(tmp_path: Path) -> None:
@@ -180,7 +186,7 @@ def test_the_values_of_every_error_graph_are_written(tmp_path: Path) -> None:
     assert find_judgement(found, "clipscore", "ordering_paper").value == pytest.approx(own)
 
 
-LADDERS = {1.0: (2, 1, 0), 0.5: (2, 0, 1), -0.5: (0, 2, 1), -1.0: (0, 1, 2)}
+SCORES_BY_ORDERING = {1.0: (2, 1, 0), 0.5: (2, 0, 1), -0.5: (0, 2, 1), -1.0: (0, 1, 2)}
 """Scores of three images (with no, one and two errors), keyed by the ordering statistic that these scores give."""
 ORDERINGS = {
     "clip": (1.0, 0.5, -0.5, -1.0, 1.0),
@@ -195,7 +201,7 @@ ORDERINGS = {
 def test_metrics_are_correlated_over_the_same_error_graphs(tmp_path: Path, seed: int) -> None:
     lines = [
         {"id": graph, "target_prompt": "t", "file_name": f"{graph}-{level}.jpg", "image_source": "g", "rank": level,
-         **{metric: LADDERS[values[place]][level] for metric, values in ORDERINGS.items()}}
+         **{metric: SCORES_BY_ORDERING[values[place]][level] for metric, values in ORDERINGS.items()}}
         for place, graph in enumerate((0, 1, 2, 3, 164))
         for level in (0, 1, 2)
     ]  # fmt: skip
@@ -205,7 +211,7 @@ def test_metrics_are_correlated_over_the_same_error_graphs(tmp_path: Path, seed:
     )
     shuffled[["id", *ORDERINGS]].to_csv(tmp_path / "ts2_scores_per_image.csv", index=False)
     asked = ["protocol=t2iscorescore", f"protocol.path={tmp_path}", "protocol.conventions=[paper,published]"]
-    shown = printed("metaeval", *asked, "sampling.resamples=20", f"output={tmp_path / 'out'}", "verbose=true")
+    shown = run_for_output("metaeval", *asked, "sampling.resamples=20", f"output={tmp_path / 'out'}", "verbose=true")
     written = pd.read_parquet(tmp_path / "out/graph_correlations.parquet")
     ordering = written[written["measure"] == "ordering"].set_index(["convention", "subset", "metric", "other"])
     of_synth = ordering.loc[("paper", "synth")]
@@ -239,8 +245,8 @@ def test_scores_that_match_no_rating_are_an_error_with_a_remedy(tmp_path: Path, 
         run_metaeval(make_metaeval_config(tmp_path, *asked))
 
 
-PROMPTS, GENERATORS = [f"p{n}" for n in range(5)], ("g", "h")
-IMAGES = [(prompt, generator) for prompt in PROMPTS for generator in GENERATORS]
+PROMPT_IDS, GENERATORS = [f"p{n}" for n in range(5)], ("g", "h")
+IMAGES = [(prompt, generator) for prompt in PROMPT_IDS for generator in GENERATORS]
 
 
 def write_csv(path: Path, columns: dict[str, list[object]]) -> Path:
@@ -248,7 +254,7 @@ def write_csv(path: Path, columns: dict[str, list[object]]) -> Path:
     return path
 
 
-def make_ids(names: str, image: str = "{prompt}-{generator}") -> dict[str, list[object]]:
+def make_id_columns(names: str, image: str = "{prompt}-{generator}") -> dict[str, list[object]]:
     """Return the named id columns for ten images, which two generators made for five prompts."""
     made: dict[str, list[object]] = {
         "image_id": [image.format(prompt=prompt, generator=generator) for prompt, generator in IMAGES],
@@ -258,32 +264,32 @@ def make_ids(names: str, image: str = "{prompt}-{generator}") -> dict[str, list[
     return {name: made[name] for name in names.split()}
 
 
-BY_PROMPT = "scores and judgements are matched by prompt_id and generator"
+MATCHED_BY_PROMPT_NOTE = "scores and judgements are matched by prompt_id and generator"
 
 
 @pytest.mark.parametrize(
     ("rated", "scored", "note"),
     [
-        (make_ids("prompt_id generator"), make_ids("prompt_id generator"), BY_PROMPT),
+        (make_id_columns("prompt_id generator"), make_id_columns("prompt_id generator"), MATCHED_BY_PROMPT_NOTE),
         (
-            make_ids("image_id prompt_id generator"),
-            make_ids("image_id prompt_id generator", "{prompt}#{generator}"),
-            BY_PROMPT,
+            make_id_columns("image_id prompt_id generator"),
+            make_id_columns("image_id prompt_id generator", "{prompt}#{generator}"),
+            MATCHED_BY_PROMPT_NOTE,
         ),
         (
-            make_ids("image_id prompt_id generator", "{prompt}"),
-            make_ids("image_id prompt_id generator", "{prompt}"),
-            BY_PROMPT,
+            make_id_columns("image_id prompt_id generator", "{prompt}"),
+            make_id_columns("image_id prompt_id generator", "{prompt}"),
+            MATCHED_BY_PROMPT_NOTE,
         ),
         (
-            make_ids("prompt_id generator"),
-            make_ids("image_id", "{prompt}/{generator}"),
-            BY_PROMPT.replace("prompt_id and generator", "image_id"),
+            make_id_columns("prompt_id generator"),
+            make_id_columns("image_id", "{prompt}/{generator}"),
+            MATCHED_BY_PROMPT_NOTE.replace("prompt_id and generator", "image_id"),
         ),
         (
-            make_ids("image_id"),
-            make_ids("image_id prompt_id generator"),
-            BY_PROMPT.replace("prompt_id and generator", "image_id"),
+            make_id_columns("image_id"),
+            make_id_columns("image_id prompt_id generator"),
+            MATCHED_BY_PROMPT_NOTE.replace("prompt_id and generator", "image_id"),
         ),
     ],
     ids=[
@@ -310,13 +316,13 @@ def test_scores_and_ratings_are_matched_by_ids_that_both_files_have(
 
 
 def test_ratings_without_prompts_get_those_of_the_scores(tmp_path: Path) -> None:
-    ratings = write_csv(tmp_path / "r.csv", {**make_ids("image_id"), "rating": [1, 2, 3, 4, 5, 5, 4, 3, 2, 1]})
+    ratings = write_csv(tmp_path / "r.csv", {**make_id_columns("image_id"), "rating": [1, 2, 3, 4, 5, 5, 4, 3, 2, 1]})
     asked = ["protocol=long", f"protocol.path={ratings}", f"scores={tmp_path / 's.csv'}"]
     for names, unit in [
         ("image_id prompt_id generator", "no interval: too few of 5 prompts differ"),
         ("image_id", "bootstrap of 10 images without a prompt,"),
     ]:
-        write_csv(tmp_path / "s.csv", {**make_ids(names), "m": list(range(10))})
+        write_csv(tmp_path / "s.csv", {**make_id_columns(names), "m": list(range(10))})
         found = run_metaeval(make_metaeval_config(tmp_path, *asked))
         pearson = find_judgement(found, "m", "pearson")
         assert unit in pearson.convention
@@ -378,8 +384,8 @@ def test_a_table_of_empty_scores_is_an_error_with_the_reason(tmp_path: Path, rat
 
 def test_a_rating_outside_the_scale_of_the_others_gives_a_warning_unless_the_scale_is_set(tmp_path: Path) -> None:
     rating = [1, 2, 3, 4, 5, 5, 4, 3, 2, 55]
-    ratings = write_csv(tmp_path / "r.csv", {**make_ids("image_id"), "rating": rating})
-    scores = write_csv(tmp_path / "s.csv", {**make_ids("image_id"), "m": list(range(10))})
+    ratings = write_csv(tmp_path / "r.csv", {**make_id_columns("image_id"), "rating": rating})
+    scores = write_csv(tmp_path / "s.csv", {**make_id_columns("image_id"), "m": list(range(10))})
     asked = ["protocol=long", f"protocol.path={ratings}", f"scores={scores}"]
     found = run_metaeval(make_metaeval_config(tmp_path, *asked))
     [warning] = found.warnings
@@ -491,7 +497,10 @@ def test_agreement_is_undefined_with_a_reason_if_all_ratings_are_equal(tmp_path:
 
 
 def test_results_of_other_ratings_or_scores_are_not_overwritten_silently(tmp_path: Path) -> None:
-    """Results are named after the files of ratings and scores; a line says if they replace results of other files."""
+    """Results are named after the files of ratings and scores.
+
+    If results of other files with the same names are replaced, the output says so.
+    """
     studies = {}
     for name, seed in (("first", 3), ("second", 4)):
         (tmp_path / name).mkdir()
@@ -501,12 +510,12 @@ def test_results_of_other_ratings_or_scores_are_not_overwritten_silently(tmp_pat
     shutil.copy(tmp_path / "second/raters.csv", tmp_path / "first/more.csv")
     few = [protocol, f"store={tmp_path}/store", "sampling.resamples=20", "sampling.permutations=99"]
     others = f"scores={tmp_path}/first/others.csv"
-    told = [printed("metaeval", *few, *words) for words in ((path, scores), (path, others), (path, scores))]
-    told.append(printed("metaeval", *few, path.replace("raters", "more"), scores))
+    told = [run_for_output("metaeval", *few, *words) for words in ((path, scores), (path, others), (path, scores))]
+    told.append(run_for_output("metaeval", *few, path.replace("raters", "more"), scores))
     assert not any("replaced the results" in said for said in told)
     folder = tmp_path / "store/metaeval/long"
     assert {kept.name for kept in folder.iterdir()} == {"raters-metrics", "raters-others", "more-metrics"}
-    words = printed("metaeval", *few, other_path, scores)
+    words = run_for_output("metaeval", *few, other_path, scores)
     assert f"{folder}/raters-metrics: replaced the results of ratings {tmp_path}/first/raters.csv, scores " in words
     assert "replaced" not in (folder / "raters-metrics/judgements.md").read_text()
     assert f"judged: ratings {tmp_path}/second/raters.csv" in (folder / "raters-metrics/judgements.md").read_text()
@@ -538,7 +547,7 @@ def test_the_command_prints_one_screen_that_ends_with_its_conclusion(tmp_path: P
         frame.sample(frac=1, random_state=1).to_csv(tmp_path / f"{name}.csv", index=False)
     asked = ["protocol=long", f"protocol.path={tmp_path}/r.csv", f"scores={tmp_path}/s.csv", f"output={tmp_path}/out"]
     asked += ["sampling.resamples=20", "sampling.permutations=199"]
-    lines = printed("metaeval", *asked).splitlines()
+    lines = run_for_output("metaeval", *asked).splitlines()
     folder = lines.index(f"written to {tmp_path}/out/ (verbose=true prints it too):")
     assert 10 < folder <= 42, "the table fits on a screen"
     files = {line.split()[0] for line in lines[folder + 1 :] if line.startswith("  ")}
@@ -551,7 +560,7 @@ def test_the_command_prints_one_screen_that_ends_with_its_conclusion(tmp_path: P
     ]
     assert all(f", over 60 images of 30 prompts). {others}: idle" in line for line in best)
     assert lines.index(best[0]) > folder and len(lines) - lines.index(best[0]) < 6
-    whole = printed("metaeval", *asked, "verbose=true").splitlines()
+    whole = run_for_output("metaeval", *asked, "verbose=true").splitlines()
     assert whole[-len(best) :] == lines[-len(best) :] and len(whole) > 3 * len(lines)
     assert any(line.startswith("pearson: mean rating of an image's raters") for line in whole)
 
@@ -560,7 +569,9 @@ def test_the_ratings_in_the_documentation_are_read_as_likert(tmp_path: Path) -> 
     page = Path("docs/metaeval.md").read_text()
     shown = page.partition("a row for each image and rater:\n\n")[2].partition("\n\n")[0]
     (tmp_path / "ratings.csv").write_text("\n".join(line.strip() for line in shown.splitlines()))
-    said = printed("metaeval", "protocol=long", f"protocol.path={tmp_path}/ratings.csv", f"output={tmp_path}/out")
+    said = run_for_output(
+        "metaeval", "protocol=long", f"protocol.path={tmp_path}/ratings.csv", f"output={tmp_path}/out"
+    )
     assert said.endswith("set run=latest or scores=PATH to judge metrics by them\n")
     judged = pd.read_parquet(tmp_path / "out/judgements.parquet")
     assert set(judged["template"]) == {"likert"} and "mean_rating" in set(judged["statistic"])
@@ -584,7 +595,7 @@ def make_scores(release: Release) -> dict[str, list[object]]:
 
 
 @pytest.mark.parametrize("name", {layout.reader: name for name, layout in LAYOUTS.items()}.values())
-def test_a_metric_listed_as_falling_is_judged_like_its_negated_scores(name: str, tmp_path: Path) -> None:
+def test_a_metric_listed_as_lower_is_better_is_judged_like_its_negated_scores(name: str, tmp_path: Path) -> None:
     check_negated(LAYOUTS[name], tmp_path)
 
 
@@ -605,7 +616,7 @@ def check_negated(layout: Layout, tmp_path: Path) -> None:
     assert "errors: a lower score is better, so its scores are negated" in found.notes
 
 
-def test_equation_1_ranks_a_falling_metrics_scores_without_negating_them(tmp_path: Path) -> None:
+def test_equation_1_ranks_the_scores_of_a_lower_is_better_metric_without_negating_them(tmp_path: Path) -> None:
     """T2IScoreScore's ordering is computed on graphs without alternative nodes (a single walk) and with many ties."""
     random = np.random.default_rng(5)
     levels = np.sort(random.integers(0, 4, (12, 9)))
@@ -631,8 +642,10 @@ def test_equation_1_ranks_a_falling_metrics_scores_without_negating_them(tmp_pat
 
 
 def test_every_statistic_is_shown_with_its_number_of_rows(tmp_path: Path) -> None:
-    ratings = write_csv(tmp_path / "r.csv", {**make_ids("image_id"), "rating": [1, 2, 3, 4, 5, 5, 4, 3, 2, 1]})
-    scores = write_csv(tmp_path / "s.csv", {**make_ids("image_id"), "m": list(range(10)), "k": [None, *range(9)]})
+    ratings = write_csv(tmp_path / "r.csv", {**make_id_columns("image_id"), "rating": [1, 2, 3, 4, 5, 5, 4, 3, 2, 1]})
+    scores = write_csv(
+        tmp_path / "s.csv", {**make_id_columns("image_id"), "m": list(range(10)), "k": [None, *range(9)]}
+    )
     found = run_metaeval(
         make_metaeval_config(tmp_path, "protocol=long", f"protocol.path={ratings}", f"scores={scores}")
     )
@@ -670,10 +683,10 @@ def test_invalid_options_are_an_error_of_one_line(tmp_path: Path, ratings: Path,
         make_metaeval_config(tmp_path, "protocol=long", f"protocol.path={ratings}", override)
 
 
-WITHOUT_SCORES = {layout.reader: name for name, layout in LAYOUTS.items()}
+LAYOUTS_WITHOUT_SCORES = {layout.reader: name for name, layout in LAYOUTS.items()}
 
 
-@pytest.mark.parametrize("name", WITHOUT_SCORES.values())
+@pytest.mark.parametrize("name", LAYOUTS_WITHOUT_SCORES.values())
 def test_a_release_without_scores_reports_on_people_or_asks_for_scores(name: str, tmp_path: Path) -> None:
     check_without_scores(LAYOUTS[name], tmp_path)
 
@@ -762,7 +775,7 @@ def test_the_true_scores_of_the_embedded_benchmark_agree_with_its_ratings_and_gr
     assert find_judgement(found, "truth", "model_ordering").value > 0.9
 
 
-@needs_reference
+@NEEDS_REFERENCE_DATA
 def test_every_published_number_is_reproduced_or_its_difference_explained() -> None:
     values = load_values(get_command("reproduce"), [f"reference={REFERENCE_FOLDER}", "output=unused.md"])
     checks = reproduce(read_config(values, ReproductionConfig))
@@ -771,17 +784,17 @@ def test_every_published_number_is_reproduced_or_its_difference_explained() -> N
     assert (len(checks), len(unmatched)) == (1612, 20)
     correlations = [check for check in checks if ", correlation of " in check.group]
     assert len(correlations) == 8 * 17 * 16 / 2 and all(check.matches for check in correlations)
-    assert sum(check.reason.startswith("exchanged with table") for check in unmatched) == 8
+    assert sum(check.reason.startswith("swapped with table") for check in unmatched) == 8
     assert Path("docs/reproduction.md").read_text() == format_reproduction(checks)
 
 
 def test_reproduction_without_published_files_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("REFERENCE_DATA", raising=False)
     with pytest.raises(ConfigError, match="set REFERENCE_DATA, or reference=PATH"):
-        config_of("reproduce")
+        load_job_config("reproduce")
 
 
-@needs_reference
+@NEEDS_REFERENCE_DATA
 def test_a_published_release_is_judged_by_its_own_scores(tmp_path: Path) -> None:
     path = Path(str(REFERENCE_FOLDER)) / "t2vscore"
     found = run_metaeval(
@@ -906,4 +919,4 @@ def test_skills_can_be_judged_without_samples_that_need_other_skills(tmp_path: P
     })  # fmt: skip
     note = f"protocol.without_skills leaves out {2 * (len(samples) - len(left))} prompts with counting or negation"
     assert note in found.notes
-    assert "attribute" in refusal("metaeval", *asked, "protocol.without_skills=[attributes]")
+    assert "attribute" in run_refused("metaeval", *asked, "protocol.without_skills=[attributes]")

@@ -13,12 +13,17 @@ from scipy import stats
 from plumbline.operators.base.errors import SourceError
 from plumbline.operators.metaeval.judgement import PEOPLE, Judgement
 from plumbline.pipelines.metaeval.metaeval import Findings, run_metaeval
-from tests.commands import config_of, printed, refusal
+from tests.commands import load_job_config, run_for_output, run_refused
 
 GENERATORS = ("sdxl", "imagen", "muse")
 CERTAIN_ANSWERS = {"likert": list("12345"), "wl": ["Aligned", "Not aligned"], "dsg_h": ["Yes", "No"]}
-NAMES = {"likert": [], "wl": ["word"], "dsg_h": ["question_id"]}
-VALUES = {str(grade): (grade - 1) / 4 for grade in range(1, 6)} | {"Aligned": 1, "Not aligned": 0, "Yes": 1, "No": 0}
+PART_COLUMNS = {"likert": [], "wl": ["word"], "dsg_h": ["question_id"]}
+VALUE_BY_ANSWER = {str(grade): (grade - 1) / 4 for grade in range(1, 6)} | {
+    "Aligned": 1,
+    "Not aligned": 0,
+    "Yes": 1,
+    "No": 0,
+}
 
 
 def draw_answer(random: np.random.Generator, template: str, quality: float) -> str:
@@ -61,7 +66,7 @@ def tables() -> dict[str, pd.DataFrame]:
                 side = "Unsure" if abs(difference) < 0.1 else "a" if difference > 0 else "b"
                 rows["sxs"].append((f"p{prompt}", a, b, rater, side))
     rows["dsg_h"].append(("p0", "muse", "a", "none", "Invalid"))
-    columns = {name: ["prompt_id", "generator", "rater", *NAMES[name], "answer"] for name in CERTAIN_ANSWERS}
+    columns = {name: ["prompt_id", "generator", "rater", *PART_COLUMNS[name], "answer"] for name in CERTAIN_ANSWERS}
     columns["sxs"] = ["prompt_id", "generator_a", "generator_b", "rater", "answer"]
     return {name: pd.DataFrame(rows[name], columns=columns[name]).sample(frac=1, random_state=3) for name in rows}
 
@@ -76,7 +81,7 @@ def release(tables: dict[str, pd.DataFrame], tmp_path_factory: pytest.TempPathFa
 
 def judge_gecko(release: Path, *overrides: str) -> Findings:
     few = ("sampling.resamples=20", "sampling.permutations=20", f"output={release}/out")
-    return run_metaeval(config_of("metaeval", "protocol=gecko", f"protocol.path={release}", *few, *overrides))
+    return run_metaeval(load_job_config("metaeval", "protocol=gecko", f"protocol.path={release}", *few, *overrides))
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +119,7 @@ def test_agreement_of_raters_is_computed_by_generator_and_template(
 ) -> None:
     """Table 3 of the Gecko paper has Krippendorff's alpha over images, words or questions."""
     own = tables[template].query("generator == @generator")
-    expected = compute_alpha(group_answers(own, ["prompt_id", *NAMES[template]], VALUES))
+    expected = compute_alpha(group_answers(own, ["prompt_id", *PART_COLUMNS[template]], VALUE_BY_ANSWER))
     assert find_judgement(findings, template, "alpha_interval", f"generator {generator}").value == pytest.approx(
         expected
     )
@@ -127,7 +132,7 @@ def test_ratings_have_a_mean_and_deviation_on_a_scale_from_0_to_1(
 ) -> None:
     """In table 3, a rater's rating is the fraction of positive answers, and an image has the mean over its raters."""
     own = tables[template].query("generator == @generator")
-    own = own.assign(value=own["answer"].map(VALUES))
+    own = own.assign(value=own["answer"].map(VALUE_BY_ANSWER))
     images = own.groupby(["prompt_id", "rater"])["value"].mean().groupby("prompt_id").mean().dropna()
     mean, deviation = (
         find_judgement(findings, template, name, f"generator {generator}") for name in ("mean_0_1", "deviation_0_1")
@@ -166,7 +171,7 @@ def test_agreement_on_choices_does_not_depend_on_the_order_of_a_pair(
 
 def compute_image_means(table: pd.DataFrame) -> pd.Series:
     """Return each image's mean rating, from 0 to 1, over the raters who were sure."""
-    rated = table.assign(value=table["answer"].map(VALUES))
+    rated = table.assign(value=table["answer"].map(VALUE_BY_ANSWER))
     by_rater = rated.groupby(["prompt_id", "generator", "rater"])["value"].mean()
     return by_rater.groupby(["prompt_id", "generator"]).mean().dropna()
 
@@ -263,11 +268,11 @@ def test_each_template_has_its_configured_scale(tmp_path: Path) -> None:
     scores.assign(ours=random.random(len(scores))).to_csv(tmp_path / "scores.csv", index=False)
     asked = ["protocol=long", f"protocol.path={tmp_path}/ratings.csv", f"scores={tmp_path}/scores.csv"]
     asked += [f"output={tmp_path}/out", "sampling.resamples=20", "sampling.permutations=20"]
-    findings = run_metaeval(config_of("metaeval", *asked, "protocol.scales={likert: [1, 5], errors: [0, 9]}"))
+    findings = run_metaeval(load_job_config("metaeval", *asked, "protocol.scales={likert: [1, 5], errors: [0, 9]}"))
     passing = {one.template: one.convention for one in findings.judgements if one.statistic == "sensitivity"}
     assert "a mean rating of 4 or more" in passing["likert"] and "of 6.75 or more" in passing["errors"]
     with pytest.raises(SourceError, match=r"ratings are outside 0 to 5, first [678] of image"):
-        run_metaeval(config_of("metaeval", *asked, "protocol.scales={likert: [1, 5], errors: [0, 5]}"))
+        run_metaeval(load_job_config("metaeval", *asked, "protocol.scales={likert: [1, 5], errors: [0, 5]}"))
 
 
 SKILLS = ("attribute", "counting", "basic", "advanced")
@@ -301,7 +306,7 @@ def genai_bench(tmp_path: Path) -> pd.DataFrame:
 def test_people_rate_generators_by_skill_without_any_scores(tmp_path: Path, genai_bench: pd.DataFrame) -> None:
     """Tables 10a and 10c of the VQAScore paper have these means; `basic` and `advanced` are treated as skills."""
     path = tmp_path / "genai_image.json"
-    printed("metaeval", "protocol=genai_bench", f"protocol.path={path}", f"output={tmp_path}/out")
+    run_for_output("metaeval", "protocol=genai_bench", f"protocol.path={path}", f"output={tmp_path}/out")
     findings = pd.read_parquet(tmp_path / "out/judgements.parquet").query("statistic == 'mean_rating'")
     images = genai_bench.groupby(["prompt", "generator"]).agg({"rating": "mean", "skills": "first"}).reset_index()
     expected = images.explode("skills").groupby(["skills", "generator"])["rating"].agg(["mean", "count"])
@@ -354,7 +359,7 @@ def test_metrics_are_judged_by_dataset_and_generator_and_by_the_mean_over_both(
         "protocol.by_generator=true", "protocol.statistics=[kendall_b,spearman]", "protocol.fewer_is_better=[errors]",
         "protocol.scales={overall: [1, 10], errors: [0, 9]}", "sampling.resamples=20", "sampling.permutations=20",
     ]  # fmt: skip
-    printed("metaeval", *asked, f"output={tmp_path}/out")
+    run_for_output("metaeval", *asked, f"output={tmp_path}/out")
     findings = pd.read_parquet(tmp_path / "out/judgements.parquet")
     value = findings.set_index(["template", "metric", "statistic", "subset", "generator"])["value"].sort_index()
     for template, sign in (("overall", 1), ("errors", -1)):
@@ -377,6 +382,6 @@ def test_metrics_are_judged_by_dataset_and_generator_and_by_the_mean_over_both(
 
 def test_error_counts_are_only_reversed_on_a_known_scale(tmp_path: Path, compositions: pd.DataFrame) -> None:
     asked = ["metaeval", "protocol=long", f"protocol.path={tmp_path}/ratings.csv", f"scores={tmp_path}/scores.csv"]
-    said = refusal(*asked, "protocol.fewer_is_better=[errors]")
+    said = run_refused(*asked, "protocol.fewer_is_better=[errors]")
     assert "their scale, which is unknown" in said and "protocol.scales={errors: [0, 9]}" in said
-    assert "expected one of errors, overall, got 'error'" in refusal(*asked, "protocol.fewer_is_better=[error]")
+    assert "expected one of errors, overall, got 'error'" in run_refused(*asked, "protocol.fewer_is_better=[error]")

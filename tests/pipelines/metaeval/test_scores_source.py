@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from tests.commands import printed, refusal
+from tests.commands import run_for_output, run_refused
 from tests.operators.report.made import MadeRun, make_plain_prompts, make_run
 
 GENERATORS = ("atlas", "cobalt")
@@ -36,7 +36,7 @@ def test_a_run_can_be_selected_by_its_id_or_its_folder(tmp_path: Path, run: Made
     named = {"folder": [f"scores={run.folder}"]}
     named |= {name: [f"run={name}", f"store={store}"] for name in ("latest", run.folder.name)}
     for name, words in named.items():
-        printed("metaeval", *few, *words, f"output={tmp_path}/{name}")
+        run_for_output("metaeval", *few, *words, f"output={tmp_path}/{name}")
     folder, *others = (pd.read_parquet(tmp_path / name / "judgements.parquet") for name in named)
     assert {"gecko", "clipscore"} <= set(folder["metric"])
     for judged in others:
@@ -47,10 +47,10 @@ def test_the_conclusion_is_the_same_as_in_the_runs_report(
     tmp_path: Path, run: MadeRun, rating_options: list[str]
 ) -> None:
     words = [*rating_options, "run=latest", f"store={run.folder.parent.parent}"]
-    printed_here = printed("metaeval", *words, f"output={tmp_path}", "sampling.resamples=200")
+    printed_here = run_for_output("metaeval", *words, f"output={tmp_path}", "sampling.resamples=200")
     (conclusion,) = [line for line in printed_here.splitlines() if line.startswith("gecko agrees best with likert by ")]
     assert "72 images of 36 prompts" in conclusion and "Clearly less: clipscore." in conclusion
-    assert f"  {conclusion}\n" in printed("report", *words)
+    assert f"  {conclusion}\n" in run_for_output("report", *words)
 
 
 @pytest.mark.parametrize(
@@ -68,4 +68,4 @@ def test_the_conclusion_is_the_same_as_in_the_runs_report(
 def test_missing_scores_are_an_error_with_a_remedy(
     words: list[str], line: str, run: MadeRun, rating_options: list[str]
 ) -> None:
-    assert line in refusal("metaeval", *rating_options, f"store={run.folder.parent.parent}", *words)
+    assert line in run_refused("metaeval", *rating_options, f"store={run.folder.parent.parent}", *words)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from plumbline.jobs.score import main
-from tests.commands import config_of
+from tests.commands import load_job_config
 from tests.pipelines.metaeval.releases.files import ROOT, format_parquet, write_file
 
 SHAPES_FOLDER = ROOT / "assets/shapes"
@@ -33,7 +33,7 @@ def test_vnli_is_judged_by_seetrues_labels(tmp_path: Path) -> None:
     given = [f"benchmark.images={file}", "metric=[vnli]", "models=shapes", "cluster=here", f"store={tmp_path}/store",
              "protocol=seetrue", f"protocol.path={file}",
              *(f"benchmark.columns.{ours}={theirs}" for ours, theirs in names.items())]  # fmt: skip
-    assert main(config_of("score", *given)) == 0
+    assert main(load_job_config("score", *given)) == 0
     (judged,) = (tmp_path / "store/runs").glob("*/metaeval/judgements.parquet")
     found = pd.read_parquet(judged).set_index(["metric", "statistic", "subset"])
     area = found.loc[("vnli", "auroc", "overall")]

@@ -7,7 +7,7 @@ import pytest
 
 from plumbline.operators.base.errors import ConfigError, PlumblineError, SourceError
 from plumbline.pipelines.metaeval.metaeval import Findings, run_metaeval
-from tests.commands import config_of
+from tests.commands import load_job_config
 from tests.operators.report.made import MadeRun, make_plain_prompts, make_run
 from tests.pipelines.metaeval.releases.files import ROOT, read_with, write_file
 
@@ -54,7 +54,7 @@ def write_ratings(folder: Path, third: str = "Aligned") -> Path:
 def judge_words(folder: Path, scores: str, *overrides: str) -> Findings:
     given = ["protocol=gecko", f"protocol.path={folder}", "protocol.tasks=[words]", f"scores={scores}",
              "sampling.resamples=20", f"output={folder}/out", *overrides]  # fmt: skip
-    return run_metaeval(config_of("metaeval", *given))
+    return run_metaeval(load_job_config("metaeval", *given))
 
 
 def list_values(findings: Findings, subset: str = "overall") -> dict[str, float]:
@@ -103,7 +103,7 @@ def test_scores_and_prompts_that_cannot_be_used_for_words_are_errors(tmp_path: P
         judge_words(folder, str(run.folder), "metrics=[clipscore]")
     write_file(folder / "prompts.csv", (folder / "prompts.csv").read_text().replace("a red star", "A tall man"))
     with pytest.raises(
-        SourceError, match=r"gecko asks about 'red' for image 'atlas-p0000', but 'tall' was rated there; the"
+        SourceError, match=r"gecko asks about 'red' for image 'atlas-p0000', but people rated 'tall' at"
     ):
         judge_words(folder, str(run.folder))
     (folder / "prompts.csv").unlink()

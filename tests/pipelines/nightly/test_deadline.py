@@ -50,5 +50,5 @@ def test_a_thread_that_finds_the_lease_lost_ends_the_main_thread() -> None:
     assert stopped.value.exit_code == LEASE_LOST
 
 
-def test_a_process_that_does_not_stop_is_killed_with_the_same_code() -> None:
+def test_a_process_that_does_not_stop_is_killed_and_ends_with_the_same_exit_code() -> None:
     assert subprocess.run([sys.executable, "-c", STUBBORN_SCRIPT], cwd=ROOT, check=False).returncode == LEASE_LOST

@@ -15,11 +15,11 @@ from plumbline.pipelines.nightly.outcome import RETRY_DELAYS_SECONDS, post_json
 SECRET = "hush-hush"
 
 
-class Hook(HTTPServer):
+class Webhook(HTTPServer):
     """A webhook that replies with the given status codes in order, and keeps the messages it received."""
 
     def __init__(self, statuses: Sequence[int]) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+        super().__init__(("127.0.0.1", 0), WebhookHandler)
         self.statuses = list(statuses)
         self.bodies: list[dict[str, Any]] = []
 
@@ -28,8 +28,8 @@ class Hook(HTTPServer):
         return f"http://127.0.0.1:{self.server_port}/{SECRET}?token={SECRET}"
 
 
-class Handler(BaseHTTPRequestHandler):
-    server: Hook
+class WebhookHandler(BaseHTTPRequestHandler):
+    server: Webhook
 
     def do_POST(self) -> None:
         self.server.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
@@ -43,15 +43,15 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def hook(request: pytest.FixtureRequest) -> Iterator[Hook]:
+def hook(request: pytest.FixtureRequest) -> Iterator[Webhook]:
     with serve(request.param) as server:
         yield server
 
 
 @contextmanager
-def serve(statuses: Sequence[int]) -> Iterator[Hook]:
+def serve(statuses: Sequence[int]) -> Iterator[Webhook]:
     """Yield a running webhook that replies to each request with the next of these status codes."""
-    with Hook(statuses) as server:
+    with Webhook(statuses) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
@@ -73,7 +73,7 @@ def serve(statuses: Sequence[int]) -> Iterator[Hook]:
     indirect=["hook"],
 )
 def test_temporary_failures_are_tried_again_and_permanent_ones_reported(
-    hook: Hook, pauses: list[float], problem: str | None, caplog: pytest.LogCaptureFixture
+    hook: Webhook, pauses: list[float], problem: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     waited: list[float] = []
@@ -85,13 +85,13 @@ def test_temporary_failures_are_tried_again_and_permanent_ones_reported(
 
 def test_an_address_without_a_server_is_reported_after_all_tries(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    with Hook([]) as closed:
+    with Webhook([]) as closed:
         url = closed.url
     waited: list[float] = []
     assert post_json(url, {}, pause=waited.append) == "127.0.0.1: ConnectError"
     assert waited == list(RETRY_DELAYS_SECONDS) and SECRET not in caplog.text
 
 
-def test_a_server_that_never_answers_is_given_up() -> None:
-    with Hook([]) as silent:  # it listens, but no thread serves requests
+def test_waiting_for_a_silent_server_ends_with_an_error() -> None:
+    with Webhook([]) as silent:  # it listens, but no thread serves requests
         assert post_json(silent.url, {}, seconds=0.05, pause=lambda seconds: None) == "127.0.0.1: ReadTimeout"

@@ -18,7 +18,7 @@ from plumbline.pipelines.nightly.regressions import (
     publish_outcome,
 )
 from plumbline.pipelines.store.store import Store
-from tests.commands import store_at
+from tests.commands import open_store_at
 from tests.operators.report.made import MadeRun, draw_noisy_score, make_plain_prompts, make_run
 
 METRICS = {"gecko": {"kind": "gecko", "model": "vqa"}, "clipscore": {"kind": "clipscore", "model": "clip"}}
@@ -36,7 +36,7 @@ EARLIER_RUNS = ("2026-11-20", "2026-11-21", "2026-11-22")
 
 @pytest.fixture
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return store_at(tmp_path_factory.mktemp("store"))
+    return open_store_at(tmp_path_factory.mktemp("store"))
 
 
 def publish(store: Store, run_id: str, *, is_reported: bool = True, **manifest: Any) -> None:
@@ -55,7 +55,6 @@ def compare(run: MadeRun, config: NightConfig) -> ComparedRun:
 
 
 def report_night(run: MadeRun, config: NightConfig) -> NightOutcome:
-    """Compare a run with earlier runs, publish the outcome and return it."""
     (outcome,) = make_outcomes([compare(run, config)], config)
     return publish_outcome(run.store, outcome, config, lambda: None)
 
@@ -78,7 +77,7 @@ def test_a_night_of_few_prompts_does_not_claim_that_there_is_no_regression(tmp_p
         make_run(folder, prompts=texts, run_id="20260101-000000-000001")
         run = make_run(folder, prompts=texts, score=lambda *at: draw_noisy_score(*at) + at[2] % 2 / 500)
         outcome = report_night(run, NightConfig())
-        assert said in outcome.summary() and outcome.can_tell == (prompts == 12)
+        assert said in outcome.summarize() and outcome.can_tell == (prompts == 12)
 
 
 OTHER_VALUES = {

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.operators.results.bridge import Bridge, Line, Version
+from plumbline.operators.results.bridge import Bridge, Line, MetricVersion
 from plumbline.operators.results.metric_recipes import read_recipe
 from plumbline.operators.statistics.bootstrap import Interval
 from plumbline.pipelines.nightly.regressions import find_baseline
@@ -53,7 +53,8 @@ def write_bridge(run: MadeRun, **other: Any) -> None:
     replace fields of the bridge.
     """
     old, new = (
-        Version(metric="gecko", run_id=day, recipe=read_recipe(read_manifest(run.store, day), "gecko")) for day in DAYS
+        MetricVersion(metric="gecko", run_id=day, recipe=read_recipe(read_manifest(run.store, day), "gecko"))
+        for day in DAYS
     )
     found: dict[str, Any] = {
         "bridge_id": "20260103-000000-000000", "benchmark": "made", "old": old, "new": new,
@@ -119,7 +120,7 @@ def test_a_fall_beyond_the_margin_is_a_regression_through_the_bridge(joined: Mad
     assert {(change.generator, change.verdict) for change in changes.clear} == {("cobalt", "worse")}
 
 
-def test_a_bridge_between_other_versions_joins_nothing_and_is_named(tmp_path: Path) -> None:
+def test_a_bridge_between_other_versions_joins_nothing_and_is_reported(tmp_path: Path) -> None:
     run = make_both_nights(tmp_path, lambda *at: draw_noisy_score("x", "noise of its own", at[2] + 1000 * len(at[0])))
     write_bridge(run, verdict="different", explained=0.1, margins={})
     (said,) = make_trends(run.store).page.breaks.rows

@@ -20,13 +20,13 @@ from plumbline.jobs.report import show_report
 from plumbline.operators.base import schemas
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metaeval.judgement import Comparison, Judgement
-from plumbline.operators.statistics.bootstrap import UNDEFINED, Interval
+from plumbline.operators.statistics.bootstrap import UNDEFINED_INTERVAL, Interval
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.metaeval.metaeval import Findings, write_findings
 from plumbline.pipelines.report.image_details import read_rows
 from plumbline.pipelines.report.report import ReportConfig, write_report
 from plumbline.pipelines.store.cells import Shard
-from tests.commands import printed, store_at
+from tests.commands import open_store_at, run_for_output
 from tests.operators.report.made import MadeRun, draw_noisy_score, encode_png, make_run
 from tests.pipelines.metaeval.releases.files import write_file
 
@@ -134,7 +134,7 @@ def test_the_page_shows_how_well_metrics_agree_with_people(tmp_path: Path) -> No
         for name, value in values.items()
     ]
     apart = Comparison("gecko", "clipscore", "spearman", 0.29, 0.001, "permutations", 36, "<b>likert", 0.001)
-    undefined = judgements[0]._replace(statistic="kendall_b", value=math.nan, interval=UNDEFINED)
+    undefined = judgements[0]._replace(statistic="kendall_b", value=math.nan, interval=UNDEFINED_INTERVAL)
     pairs = [("paper", "ordering", subset, "gecko", "<i>clip", 0.52, 9) for subset in ("overall", "counting")]
     graphs = [(metric, "paper", str(n), "counting", *[n / 9] * 6) for n in range(9) for metric in ("gecko", "<i>clip")]
     found = Findings(
@@ -170,7 +170,7 @@ def test_a_run_judged_by_error_graphs_shows_which_metrics_find_the_same_graphs_h
         tmp_path / "graphs/metadata.csv", "\n".join(["id,target_prompt,file_name,image_source,rank", *lines, ""])
     )
     asked = ["protocol=t2iscorescore", f"protocol.path={tmp_path / 'graphs'}", "protocol.conventions=[current,paper]"]
-    printed("report", f"store={tmp_path / 'store'}", *asked)
+    run_for_output("report", f"store={tmp_path / 'store'}", *asked)
     page, folder = run.html, run.folder / "metaeval"
     assert "Which metrics find the same error graphs hard" in page and "ordering of all graphs; medians: " in page
     found = pd.read_parquet(folder / "graph_correlations.parquet").query("convention == 'current'")
@@ -204,7 +204,7 @@ def test_a_judged_run_shows_peoples_ratings_of_each_generator_by_each_template(t
     ratings = pd.DataFrame(rated, columns=["prompt_id", "generator", "rater", "template", "rating"])
     ratings.sample(frac=1, random_state=1).to_csv(tmp_path / "ratings.csv", index=False)
     asked = ["protocol=long", f"protocol.path={tmp_path / 'ratings.csv'}", "protocol.scales={likert: [1, 5]}"]
-    printed("report", f"store={tmp_path / 'store'}", *asked)
+    run_for_output("report", f"store={tmp_path / 'store'}", *asked)
     found = pd.read_parquet(run.folder / "metaeval/mean_ratings.parquet").set_index(["template", "generator"])
     means = ratings.groupby(["template", "generator", "prompt_id"])["rating"].mean().dropna()
     assert found["rating"].sum() == pytest.approx(means.sum()) and len(found) == len(means)
@@ -369,7 +369,7 @@ def test_a_run_on_s3_is_reported_there(tmp_path: Path, bucket: str) -> None:
     fs = StorageConfig().locate(bucket).fs
     for name in ("store", "bench"):
         fs.put(f"{tmp_path}/{name}/", f"{bucket}/{name}/", recursive=True)
-    remote = store_at(f"{bucket}/store")
+    remote = open_store_at(f"{bucket}/store")
     manifest = remote.read_json(f"runs/{run.run_id}/manifest.json") or {}
     manifest["config"]["benchmark"] |= {
         "prompts": f"{bucket}/bench/prompts.parquet",

@@ -7,7 +7,7 @@ import pytest
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.report.trends import write_trends
-from tests.commands import printed, refusal
+from tests.commands import run_for_output, run_refused
 from tests.operators.report.made import MadeRun, draw_noisy_score, make_run
 
 
@@ -62,7 +62,7 @@ def test_the_newest_runs_benchmark_is_used_and_its_name_is_not_a_path(tmp_path: 
 
 def test_the_command_prints_the_address_of_the_page(tmp_path: Path) -> None:
     store = make_night(tmp_path, 1).store
-    assert f"trends of 1 run of made: {store.place.url}/trends/made/trends.html" in printed(
+    assert f"trends of 1 run of made: {store.place.url}/trends/made/trends.html" in run_for_output(
         "trends", f"store={store.place.url}"
     )
     for given, complaint in (
@@ -70,4 +70,4 @@ def test_the_command_prints_the_address_of_the_page(tmp_path: Path) -> None:
         ("checkpoints='(?P<step>.)'", "checkpoints: expected groups (?P<family>...) and"),
         ("runs=0", "runs: expected at least 1, got 0"),
     ):
-        assert complaint in refusal("trends", given, f"store={store.place.url}", code=64)
+        assert complaint in run_refused("trends", given, f"store={store.place.url}", code=64)

@@ -11,7 +11,7 @@ from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.rewards.rewards import ExportResult, export_rewards
 from plumbline.pipelines.rewards.rewards_config import RewardsConfig
 from plumbline.pipelines.sweeps.results import FinishedSweep
-from tests.bench_of import images, prompts, run_bench, write_rows
+from tests.bench_of import read_image_rows, read_prompt_rows, run_bench, write_rows
 
 GENERATORS = ("atlas", "drift", "garnet")
 N_PROMPTS = 12
@@ -19,8 +19,6 @@ Export = Callable[..., ExportResult]
 
 
 class ScoredBenchmark(NamedTuple):
-    """A run with its benchmark and scores."""
-
     folder: Path
     """Folder of the benchmark."""
     store: Path
@@ -28,7 +26,7 @@ class ScoredBenchmark(NamedTuple):
     scores: pd.DataFrame
 
     def score(self, metric: str, uid: str) -> float:
-        """Return the metric's own score of an image, given as generator/image_id."""
+        """Return the metric's unmodified score of the image `uid` (generator/image_id)."""
         generator, image_id = uid.split("/")
         rows = self.scores
         chosen = rows[(rows.metric == metric) & (rows.generator == generator) & (rows.image_id == image_id)]
@@ -43,9 +41,9 @@ def run_benchmark(folder: Path, store: Path, *overrides: str) -> ScoredBenchmark
 @pytest.fixture(scope="session")
 def scored(tmp_path_factory: pytest.TempPathFactory) -> ScoredBenchmark:
     folder = tmp_path_factory.mktemp("rewards") / "bench"
-    write_rows(folder / "prompts.parquet", prompts(N_PROMPTS))
+    write_rows(folder / "prompts.parquet", read_prompt_rows(N_PROMPTS))
     for generator in GENERATORS:
-        rows = images(generator, N_PROMPTS)
+        rows = read_image_rows(generator, N_PROMPTS)
         if generator == "drift":
             rows[5]["image"] = b"no image"
         write_rows(folder / "images" / generator / "00000.parquet", rows)

@@ -26,7 +26,6 @@ torch.set_num_threads(1)
 
 
 def load_split(folder: Path, cache: Path, split: str = "train") -> Dataset:
-    """Load a split of an export with `datasets`."""
     return load_dataset(str(folder), split=split, cache_dir=str(cache))
 
 
@@ -276,7 +275,6 @@ def test_trl_shows_a_judge_both_images_and_has_it_choose(export: Export, tmp_pat
 
 
 def index_scores_by_content(scored: ScoredBenchmark, metric: str) -> dict[bytes, float]:
-    """Return the scores, keyed by the bytes of the images."""
     found: dict[bytes, Any] = {}
     for generator in GENERATORS:
         for row in pd.read_parquet(scored.folder / "images" / generator).to_dict("records"):

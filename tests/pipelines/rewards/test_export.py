@@ -22,14 +22,14 @@ from plumbline.pipelines.rewards.rewards import ExportResult, export_rewards
 from plumbline.pipelines.rewards.rewards_config import RewardsConfig
 from tests.bench_of import (
     CAPTIONED_OPTIONS,
-    images,
     list_captioned_images,
+    make_score_config,
     plan_bench,
-    prompts,
+    read_image_rows,
+    read_prompt_rows,
     run_config,
     run_plan,
     save_scores,
-    score_config,
     write_rows,
 )
 from tests.pipelines.rewards.conftest import (
@@ -108,10 +108,10 @@ def test_a_row_group_is_read_once_even_if_many_shards_need_it(
 def test_a_file_of_all_pairs_stores_images_about_once_and_notes_the_number_of_pairs(tmp_path: Path) -> None:
     draws = np.random.default_rng(7)
     generators = [f"generator{number}" for number in range(10)]
-    write_rows(tmp_path / "bench/prompts.parquet", prompts(3))
+    write_rows(tmp_path / "bench/prompts.parquet", read_prompt_rows(3))
     size = 0
     for generator in generators:
-        rows = images("atlas", 3)
+        rows = read_image_rows("atlas", 3)
         for row in rows:
             row["image_id"] = f"{generator}-{row['image_id']}"
             Image.fromarray(draws.integers(0, 256, (96, 96, 3), np.uint8)).save(buffer := io.BytesIO(), "PNG")
@@ -153,7 +153,7 @@ def test_an_output_contains_a_single_export(other: dict[str, object], named: str
         export(**{"form": "pairs", "reward": "clipscore", **other})
 
 
-def test_a_folder_with_something_else_in_it_is_refused(export: Export, tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_refused(export: Export, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "notes.txt").write_text("mine")
     with pytest.raises(ConfigError, match="expected an empty folder"):
@@ -167,7 +167,7 @@ def test_no_prompt_is_in_both_splits_in_any_format(
 ) -> None:
     ended = export(form)
     assert set(ended.splits) == {"train", "test"} and not ended.left_out and ended.exit_code == 0
-    texts = [prompt["text"] for prompt in prompts(N_PROMPTS)]
+    texts = [prompt["text"] for prompt in read_prompt_rows(N_PROMPTS)]
     sides = {split: _find_prompts(tmp_path / "out", split, texts) for split in ("train", "test")}
     assert not sides["train"] & sides["test"] and sides["train"] | sides["test"] <= set(texts)
     whole = pd.concat([scored.scores]).dropna(subset="score").groupby("prompt_id").generator.nunique()
@@ -176,7 +176,6 @@ def test_no_prompt_is_in_both_splits_in_any_format(
 
 
 def _find_prompts(folder: Path, split: str, texts: list[str]) -> set[str]:
-    """Return the prompts whose text occurs in the files of a split."""
     found: set[str] = set()
     for path in [*folder.glob(f"data/{split}-*"), *folder.glob(f"{split}.json*")]:
         if path.suffix == ".parquet":
@@ -251,10 +250,10 @@ def test_the_direction_of_a_metric_is_known() -> None:
 def scored_files(scored: ScoredBenchmark, tmp_path: Path) -> ScoredBenchmark:
     """Make a run over image files that rows refer to by address."""
     folder = tmp_path / "bench"
-    write_rows(folder / "prompts.parquet", prompts(4))
+    write_rows(folder / "prompts.parquet", read_prompt_rows(4))
     for generator in GENERATORS[::2]:
         rows = []
-        for number, row in enumerate(images(generator, 4)):
+        for number, row in enumerate(read_image_rows(generator, 4)):
             file = folder / "images" / generator / f"{number}.png"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(row["image"])
@@ -264,7 +263,7 @@ def scored_files(scored: ScoredBenchmark, tmp_path: Path) -> ScoredBenchmark:
 
 
 def replace_image(scored_files: ScoredBenchmark) -> None:
-    (scored_files.folder / "images" / "atlas" / "1.png").write_bytes(images("cobalt", 2)[1]["image"])
+    (scored_files.folder / "images" / "atlas" / "1.png").write_bytes(read_image_rows("cobalt", 2)[1]["image"])
 
 
 def delete_image(scored_files: ScoredBenchmark) -> None:
@@ -289,13 +288,11 @@ def test_an_image_that_has_changed_since_it_was_scored_is_left_out(
     assert {*table.image_0_url, *table.image_1_url} == {str(path) for path in scored_files.folder.rglob("*.png")}
 
 
-def test_images_whose_rows_contain_their_own_prompts_make_pairs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_images_in_rows_with_their_own_prompts_form_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The columns have custom names, and the rows have neither image ids nor prompt ids."""
     for generator in GENERATORS[::2]:
         write_rows(tmp_path / "images" / generator / "00000.parquet", list_captioned_images(generator, 6))
-    asked = score_config(tmp_path / "images", tmp_path / "store", "metric=[clipscore]", *CAPTIONED_OPTIONS)
+    asked = make_score_config(tmp_path / "images", tmp_path / "store", "metric=[clipscore]", *CAPTIONED_OPTIONS)
     finished = run_config(asked)
     values = {"store": str(tmp_path / "store"), "output": str(tmp_path / "out"), "format": "pairs", "held_out": 0.0}
     values["selection"] = {"margin": 0.0}
@@ -312,9 +309,9 @@ def test_images_whose_rows_contain_their_own_prompts_make_pairs(
 
 def test_rows_of_several_images_have_rewards_but_are_in_no_pair(tmp_path: Path) -> None:
     folder = tmp_path / "bench"
-    write_rows(folder / "prompts.parquet", prompts(4))
+    write_rows(folder / "prompts.parquet", read_prompt_rows(4))
     for generator in GENERATORS[::2]:
-        frames = [{**row, "image": [row["image"], row["image"]]} for row in images(generator, 4)]
+        frames = [{**row, "image": [row["image"], row["image"]]} for row in read_image_rows(generator, 4)]
         write_rows(folder / "images" / generator / "00000.parquet", frames)
     run = run_benchmark(folder, tmp_path / "store", "metric=[clipscore]")
     pairs = export_rewards(make_config(run, tmp_path / "pairs", "pairs", held_out=0.0), lambda record: None)

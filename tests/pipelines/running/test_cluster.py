@@ -30,7 +30,7 @@ def test_a_local_ray_that_starts_too_slowly_is_reported_as_such(monkeypatch: pyt
         pytest.raises(RunnerError, match=r"^Ray could not be started .*timed out.* set RAY_raylet_start_wait"),
         session.open_ray_session(cluster),
     ):
-        raise AssertionError("there is no Ray")
+        raise AssertionError("the session was opened although Ray did not start")
 
 
 CHILDREN_SCRIPT = """
@@ -73,11 +73,11 @@ with exit_if_abandoned(path, pause=0.01):
     print("goes on", flush=True)
     exec(case)
 """
-LOST_RAYLET = "; threading.Event().wait()"
+LOST_RAYLET_CODE = "; threading.Event().wait()"
 
 
 def test_a_driver_whose_raylet_is_gone_ends_although_ray_would_wait_for_ever(tmp_path: Path) -> None:
-    cases = ["pass", f"raylet.close(){LOST_RAYLET}", f"raylet.close(); path.unlink(){LOST_RAYLET}"]
+    cases = ["pass", f"raylet.close(){LOST_RAYLET_CODE}", f"raylet.close(); path.unlink(){LOST_RAYLET_CODE}"]
     done = run_in_children(WATCHED_SCRIPT, tmp_path, *cases)
     ended = [f"{code} {case}" for code, case in zip((0, 1, 1), cases, strict=True)]
     assert done.stdout.splitlines() == [line for end in ended for line in ("goes on", end)], done.stderr
@@ -130,11 +130,11 @@ def test_a_variable_that_keeps_ray_from_starting_is_named(
     assert done.returncode == 1 and remedy in line and "short of memory" not in line
 
 
-def test_a_pool_with_gpus_is_placed_and_says_what_torch_lacks(tmp_path: Path) -> None:
+def test_a_pool_with_gpus_starts_and_reports_that_torch_sees_no_gpu(tmp_path: Path) -> None:
     """The cluster claims two GPUs, so that the workers start; then torch finds none on most machines."""
     bench = Bench(tmp_path, "metric=[clipscore]", "cluster=local", generators=["atlas"], count=2)
     with run_head(tmp_path / "ray.log", "--num-cpus=4", "--num-gpus=2") as head:
-        words = bench.line(f"cluster.address={head.address}", "cluster.pools.similarities.num_gpus=1")
+        words = bench.list_words(f"cluster.address={head.address}", "cluster.pools.similarities.num_gpus=1")
         done = subprocess.run(
             [sys.executable, "-m", "jobs.sweep", *words],
             capture_output=True, text=True, cwd=ROOT, env=make_head_environment(),

@@ -43,11 +43,11 @@ def test_a_machine_that_sees_other_files_is_refused_with_the_advice_to_share_the
 
 
 def test_a_machine_that_cannot_reach_s3_is_refused_with_that_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Unreachable:
+    class UnreachableClient:
         def info(self, path: str) -> dict[str, Any]:
             raise EndpointConnectionError(endpoint_url="http://s3.example")
 
-    monkeypatch.setattr("plumbline.pipelines.base.filesystems.s3._make_client", lambda settings: Unreachable())
+    monkeypatch.setattr("plumbline.pipelines.base.filesystems.s3._make_client", lambda settings: UnreachableClient())
     told = r"cannot check the store s3://bucket \(file s3://bucket/mark: cannot be reached \(.*s3\.example"
     with pytest.raises(RunnerError, match=told) as refusal:
         enter_environment(

@@ -12,14 +12,14 @@ from plumbline.pipelines.running.events import (
     CallsAnswered,
     CellsExpected,
     NodeProgress,
+    ProgressTotals,
     ShardFinished,
     ShardStarted,
-    Totals,
     combine_displays,
 )
 from plumbline.pipelines.running.executor import choose_executor
 from plumbline.pipelines.running.in_process import compute_quick_cells
-from plumbline.pipelines.running.workload import count_small_calls
+from plumbline.pipelines.running.workload import get_max_small_plan_calls
 from plumbline.pipelines.sweeps.computing import make_workload
 from tests.bench_of import plan_bench, write_benchmark
 
@@ -54,14 +54,14 @@ def test_ray_is_used_if_the_environment_names_a_cluster_or_the_plan_is_large(
     plan: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ray.is_initialized", lambda: False)
-    large = [item._replace(model_calls=count_small_calls()) for item in plan.nodes]
+    large = [item._replace(model_calls=get_max_small_plan_calls()) for item in plan.nodes]
     assert choose_executor(AUTO_CONFIG, large).on_ray
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
     assert choose_executor(AUTO_CONFIG, plan.nodes).on_ray
 
 
 def test_totals_sum_the_rounds_without_the_time_between_them() -> None:
-    totals = Totals([CellsExpected("scores", cells=2, calls=4), ShardStarted("scores", at=10.0)])
+    totals = ProgressTotals([CellsExpected("scores", cells=2, calls=4), ShardStarted("scores", at=10.0)])
     totals.add(CallsAnswered("scores", 3))
     totals.add(ShardFinished("scores", cells=1, rows=5, failed_rows=1, worked=1.0, waited=0.5, at=12.0))
     totals.add(ShardFinished("scores", cells=2, rows=5, failed_rows=0, worked=2.0, waited=0.25, at=13.0))

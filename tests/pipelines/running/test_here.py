@@ -11,8 +11,8 @@ import pytest
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.running.errors import RunnerError
 from plumbline.pipelines.running.session import open_ray_session
-from tests.bench_of import images, prompts, write_rows
-from tests.commands import printed, run
+from tests.bench_of import read_image_rows, read_prompt_rows, write_rows
+from tests.commands import run, run_for_output
 from tests.environment import ROOT
 
 
@@ -20,9 +20,9 @@ from tests.environment import ROOT
 def sweep_words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Write a benchmark with three rows per shard and a file that is not an image; return the sweep's arguments."""
     folder = tmp_path_factory.mktemp("bench")
-    rows = images("atlas", 7)
+    rows = read_image_rows("atlas", 7)
     rows[4]["image"] = b"no image"
-    write_rows(folder / "prompts.parquet", prompts(7))
+    write_rows(folder / "prompts.parquet", read_prompt_rows(7))
     write_rows(folder / "images/atlas/00000.parquet", rows, row_group=3)
     return [
         "sweep=own_images", "models=shapes", "metric=[clipscore,gecko]", "shard_rows=3", "benchmark.name=small",
@@ -37,8 +37,8 @@ def test_a_sweep_on_ray_finds_all_cells_of_this_process_complete(
 ) -> None:
     words = [*sweep_words, f"metric=[{metrics}]", f"store={tmp_path}/store"]
     stage = "similarities:clip" if "clipscore" in metrics else "image_statistics"
-    assert f"{stage}: 3/3 cells" in printed("sweep", *words, "cluster=here", code=2)
-    assert "computed 0 cells" in printed("sweep", *words, "cluster=local", code=2)
+    assert f"{stage}: 3/3 cells" in run_for_output("sweep", *words, "cluster=here", code=2)
+    assert "computed 0 cells" in run_for_output("sweep", *words, "cluster=local", code=2)
     assert run("sweep", *words, f"store={tmp_path}/other", "cluster=local").code == 2
     ours, rays = (
         pd.read_parquet(next((tmp_path / name / "runs").glob("*/scores.parquet"))).sort_values(
@@ -55,7 +55,7 @@ def test_a_sweep_on_ray_finds_all_cells_of_this_process_complete(
 def test_a_sweep_on_ray_starts_no_worker_for_questions_from_a_template(sweep_words: list[str], tmp_path: Path) -> None:
     log = tmp_path / "log"
     words = [*sweep_words, "metric=[vqascore]", f"store={tmp_path}/store", "log.format=text", f"log.file={log}"]
-    assert "questions: 2/2 cells" in printed("sweep", *words, "cluster=local", code=2)
+    assert "questions: 2/2 cells" in run_for_output("sweep", *words, "cluster=local", code=2)
     waves = [
         line.partition("starting stages ")[2] for line in log.read_text().splitlines() if "starting stages " in line
     ]
@@ -82,7 +82,7 @@ def test_a_run_reports_how_long_models_waited_for_images_and_names_the_key_to_ch
 def test_a_plan_for_gpus_shows_the_resources_of_their_workers(sweep_words: list[str], tmp_path: Path) -> None:
     options = [f"store={tmp_path}", "dry_run=true", "cluster=gpu8", "cluster.pools.similarities.decoders=20"]
     options += ["cluster.pools.questions.max_size=1"]
-    lines = printed("sweep", *sweep_words, *options).splitlines()
+    lines = run_for_output("sweep", *sweep_words, *options).splitlines()
     cores = "a decoder for each of its CPU cores"
     assert "questions:llm: 1 worker with 1 GPU" in lines, "the model gets no images"
     assert f"answers:vqa: 1 to 7 workers, each with 1 GPU and {cores}" in lines

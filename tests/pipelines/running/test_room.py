@@ -82,4 +82,4 @@ def test_a_waiting_run_reserves_nothing_so_that_two_runs_cannot_block_each_other
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_wave_that_is_too_large_for_the_machines_does_not_wait() -> None:
     with pytest.raises(NoRoom, match="no room for its workers"), reserve_room({"answers": PoolConfig(num_cpus=5)}):
-        raise AssertionError("there are four CPUs")
+        raise AssertionError("a pool with five CPUs was placed on a machine with four")

@@ -23,15 +23,15 @@ from plumbline.pipelines.running import actor as actor_module
 from plumbline.pipelines.running.actor import CALLS_PER_ACTOR, RunSettings, StageActor
 from plumbline.pipelines.running.attempts import NO_HISTORY
 from plumbline.pipelines.running.driver_environment import DriverEnvironment
-from plumbline.pipelines.running.events import Totals
+from plumbline.pipelines.running.events import ProgressTotals
 from plumbline.pipelines.running.outcomes import CallReporter, FinishedShard, ModelTime, ShardName, name_shard
-from plumbline.pipelines.running.progress import ProgressLog, Report
+from plumbline.pipelines.running.progress import ProgressLog, WorkerReport
 from plumbline.pipelines.running.stages import StageContext
 from plumbline.pipelines.sources.uris import UriReader
 from plumbline.pipelines.store.cells import Cell, Outcome, Shard, Work, dump_bundle, load_bundle
 from plumbline.pipelines.store.store import Store
-from tests.bench_of import compute, plan_bench, write_benchmark
-from tests.commands import store_at
+from tests.bench_of import compute_cells, plan_bench, write_benchmark
+from tests.commands import open_store_at
 
 TIMEOUT_SECONDS = 20
 FIRST_SHARD = ShardName("bench", "bench", "first")
@@ -67,7 +67,7 @@ class OverlappingStage:
         return dict.fromkeys(("vqascore", "other"), table([], QUESTIONS))
 
 
-class NewProgressLog(ProgressLog):
+class ClearableProgressLog(ProgressLog):
     """A progress log that each test clears; all tests share one process, because it takes seconds to start."""
 
     def forget(self) -> None:
@@ -79,7 +79,7 @@ class NewProgressLog(ProgressLog):
 def progress(ray_cluster: None) -> Iterator[Any]:
     import ray
 
-    progress = ray.remote(NewProgressLog).options(num_cpus=0).remote()
+    progress = ray.remote(ClearableProgressLog).options(num_cpus=0).remote()
     yield progress
     ray.kill(progress)
 
@@ -90,7 +90,7 @@ def actor(progress: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sta
 
     monkeypatch.setattr(actor_module, "make_stages", lambda *given, **options: {"bench": OverlappingStage()})
     ray.get(progress.forget.remote())
-    store = store_at(tmp_path)
+    store = open_store_at(tmp_path)
     given = DriverEnvironment(variables={}, probes=())
     context = StageContext(store=store, metrics=(), limits=ImageLimits(), clips=Clips(), uris=NO_URIS, prompt_shards=())
     node = Node(name="questions", stage="questions", models={}, metrics={})
@@ -133,9 +133,9 @@ def test_the_next_shard_is_prepared_while_this_one_is_computed(actor: StageActor
     assert states == {"first": "committed", "second": "committed"}
     stage: Any = actor.stages["bench"]
     assert stage.most_computing == 1
-    events = ray.get(actor.progress.take_news.remote()).events
-    assert Totals(events).nodes["questions"].calls == 4
-    assert not ray.get(actor.progress.take_news.remote()).events, "each event is delivered once"
+    events = ray.get(actor.progress.take_unread.remote()).events
+    assert ProgressTotals(events).nodes["questions"].calls == 4
+    assert not ray.get(actor.progress.take_unread.remote()).events, "each event is delivered once"
 
 
 def test_a_cell_that_cannot_be_saved_fails_alone(actor: StageActor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,8 +180,8 @@ class RowStage:
 def mark_as_started(actor: StageActor, *machines: str, row: int | None = None) -> None:
     """Note in the progress log that processes on these machines started the first shard, and died.
 
-    The name `here` stands for the actor's own machine; all other machines are lost. `row` is the row that
-    was in progress if the shard was computed row by row; None if no row was.
+    The name `here` stands for the actor's own machine; all other machines are lost. `row` is the row that was in
+    progress, or None if the shard was not computed row by row.
     """
     import ray
 
@@ -224,7 +224,10 @@ def test_a_bundle_whose_worker_died_continues_and_the_interrupted_shard_comes_la
     import ray
 
     done = FinishedShard(FIRST_SHARD, 2, {"vqascore": Outcome(state="draft", rows=7)}, ModelTime())
-    for name, report in ((FIRST_SHARD, Report()), (FIRST_SHARD._replace(name="second"), Report(finished=done))):
+    for name, report in (
+        (FIRST_SHARD, WorkerReport()),
+        (FIRST_SHARD._replace(name="second"), WorkerReport(finished=done)),
+    ):
         ray.get(actor.progress.begin.remote("questions", name, actor.machine, report))
     shards: list[str] = []
 
@@ -238,8 +241,8 @@ def test_a_bundle_whose_worker_died_continues_and_the_interrupted_shard_comes_la
     assert shards == ["third", "last", "second"]
     assert [work.shard.name for work in works] == ["first", "second", "third", "last"]
     assert [next(iter(work.outcomes.values())).rows for work in works] == [7, 1, 1, 1]
-    events = ray.get(actor.progress.take_news.remote()).events
-    assert Totals(events).nodes["questions"].rows == 4 * 2, "each is counted once"
+    events = ray.get(actor.progress.take_unread.remote()).events
+    assert ProgressTotals(events).nodes["questions"].rows == 4 * 2, "each is counted once"
     assert ray.get(actor.progress.get_history.remote("questions", FIRST_SHARD)) == NO_HISTORY, (
         "the history ends with the bundle"
     )
@@ -270,15 +273,15 @@ def test_a_repeated_shard_is_computed_if_the_store_does_not_answer(
 def test_counts_of_calls_are_sent_periodically_and_none_is_lost() -> None:
     sent: list[int] = []
     seldom, always = CallReporter(sent.append, seconds=1e9), CallReporter(sent.append, seconds=0)
-    seldom.note(3)
-    seldom.note(4)
+    seldom.add(3)
+    seldom.add(4)
     assert sent == []
     seldom.send()
     seldom.send()
     assert sent == [7]
-    seldom.note(1)
-    assert (seldom.take(), seldom.take()) == (1, 0)
-    always.note(2)
+    seldom.add(1)
+    assert (seldom.take_unreported(), seldom.take_unreported()) == (1, 0)
+    always.add(2)
     assert sent == [7, 2]
 
 
@@ -287,6 +290,6 @@ def test_a_stage_makes_the_number_of_calls_in_its_plan(tmp_path: Path) -> None:
     planned = plan_bench(folder, tmp_path / "store", "metric=[clipscore]")
     calls: list[int] = []
     with notify_of_calls(calls.append):
-        compute(planned)
-    (expected,) = (item.model_calls for item in planned.plan.nodes if item.node.model is not None)
+        compute_cells(planned)
+    (expected,) = (item.steps for item in planned.plan.nodes if item.node.model is not None)
     assert sum(calls) == expected and len(calls) > 2, "calls are reported while a shard is computed"

@@ -8,7 +8,7 @@ from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.running.outcomes import ComputedRows
 from plumbline.pipelines.running.stages import NodeStage, load_models
 from plumbline.pipelines.sweeps.computing import make_stage_context
-from tests.bench_of import compute, plan_bench, write_benchmark
+from tests.bench_of import compute_cells, plan_bench, write_benchmark
 
 
 def test_a_shared_dual_encoder_preprocesses_images_by_each_metrics_rule(tmp_path: Path) -> None:
@@ -16,7 +16,7 @@ def test_a_shared_dual_encoder_preprocesses_images_by_each_metrics_rule(tmp_path
     original = "+metrics.original={kind: clipscore, variant: original}"
     planned = plan_bench(folder, tmp_path / "store", "metric=[clipscore]", original)
     (node,) = [item.node for item in planned.plan.nodes if item.node.stage == "similarities"]
-    (work,) = planned.plan.work(planned.plan.images)
+    (work,) = planned.plan.iterate_work(planned.plan.images)
     cells = [cell for cell in work.cells if cell.node == node.name]
     stage = NodeStage(node, make_stage_context(planned), load_models(node))
     (whole,) = stage.read_windows(work, cells)
@@ -31,7 +31,7 @@ def test_prompts_can_be_processed_one_by_one_and_the_prompt_that_kills_its_worke
     folder = write_benchmark(tmp_path / "bench", generators=("atlas",), count=4)
     planned = plan_bench(folder, tmp_path / "store", "metric=[gecko]")
     (node,) = [item.node for item in planned.plan.nodes if item.node.stage == "questions"]
-    (work,) = planned.plan.work(planned.plan.prompts)
+    (work,) = planned.plan.iterate_work(planned.plan.prompts)
     cells = [cell for cell in work.cells if cell.node == node.name]
     stage = NodeStage(node, make_stage_context(planned), load_models(node))
     (shard,) = stage.read_windows(work, cells)
@@ -51,8 +51,8 @@ def test_prompts_can_be_processed_one_by_one_and_the_prompt_that_kills_its_worke
 def test_computing_a_shard_in_windows_gives_the_same_rows_in_every_stage_over_images(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", generators=("atlas",), count=5)
     planned = plan_bench(folder, tmp_path / "store", "metric=[gecko,clipscore]", "shard_rows=5")
-    (work,) = planned.plan.work(planned.plan.images)
-    compute(planned)
+    (work,) = planned.plan.iterate_work(planned.plan.images)
+    compute_cells(planned)
     nodes = [item.node for item in planned.plan.nodes if STAGES[item.node.stage].row_kind == "images"]
     assert {node.stage for node in nodes} == {"answers", "similarities", "scores"}
     for node in nodes:
@@ -65,9 +65,9 @@ def test_computing_a_shard_in_windows_gives_the_same_rows_in_every_stage_over_im
             made.add(stage.compute(stage.prepare(window)))
         for cell in cells:
             whole = planned.store.read_cell(cell.path)
-            table = made.tables()[cell.metric]
+            table = made.collect_tables()[cell.metric]
             assert table.column("image_id").equals(whole.table.column("image_id")), node.name
-            assert read_usage(table) == whole.outcome().usage
+            assert read_usage(table) == whole.to_outcome().usage
 
 
 def test_finished_rows_of_a_long_running_shard_are_not_computed_again(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_finished_rows_of_a_long_running_shard_are_not_computed_again(tmp_path: 
     given = (folder, tmp_path / "store", "metric=[clipscore]", "shard_rows=5")
     planned = plan_bench(*given)
     (node,) = [item.node for item in planned.plan.nodes if item.node.stage == "similarities"]
-    (work,) = planned.plan.work(planned.plan.images)
+    (work,) = planned.plan.iterate_work(planned.plan.images)
     (cell,) = [cell for cell in work.cells if cell.node == node.name]
     stage, made = (
         NodeStage(node, make_stage_context(planned), load_models(node)),
@@ -84,5 +84,5 @@ def test_finished_rows_of_a_long_running_shard_are_not_computed_again(tmp_path: 
     for window in stage.read_windows(work, [cell], 2)[:2]:
         made.add(stage.compute(stage.prepare(window)))
         made.save_if_due()
-    outcomes = compute(plan_bench(*given))
+    outcomes = compute_cells(plan_bench(*given))
     assert (outcomes[cell.path].rows, outcomes[cell.path].kept) == (5, 4)

@@ -12,10 +12,10 @@ from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.running.errors import RunnerError
 from plumbline.pipelines.running.ordered_calls import ITEMS_PER_SLOT
-from plumbline.pipelines.running.tasks import N_THREADS, Tasks, TasksHere, open_tasks
+from plumbline.pipelines.running.tasks import N_THREADS, Tasks, ThreadTasks, open_tasks
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.store.store import Store
-from tests.bench_of import Bench, images, run_plan, save_scores
+from tests.bench_of import Bench, read_image_rows, run_plan, save_scores
 
 CLUSTER_CONFIG = ClusterConfig(driver_rows=10, max_attempts=2)
 
@@ -26,7 +26,7 @@ def tasks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         request.getfixturevalue("ray_cluster")
     store = Store(StorageConfig().locate(str(tmp_path_factory.mktemp("store"))))
     with open_tasks(CLUSTER_CONFIG, store, rows=10 if request.param == "here" else 11) as tasks:
-        assert isinstance(tasks, TasksHere) == (request.param == "here")
+        assert isinstance(tasks, ThreadTasks) == (request.param == "here")
         yield tasks
 
 
@@ -79,7 +79,7 @@ def test_a_task_whose_process_dies_is_repeated_up_to_a_limit(tmp_path: Path) -> 
 def test_the_driver_handles_all_rows_if_ray_is_not_used(tmp_path: Path) -> None:
     cluster = ClusterConfig(executor="here", driver_rows=0)
     with open_tasks(cluster, Store(StorageConfig().locate(str(tmp_path))), rows=10**9) as tasks:
-        assert isinstance(tasks, TasksHere)
+        assert isinstance(tasks, ThreadTasks)
     assert not list(tmp_path.iterdir())
 
 
@@ -95,15 +95,15 @@ def read_tables(bench: Bench, *words: str) -> dict[str, bytes]:
 def test_parts_made_on_ray_equal_those_of_the_driver_to_the_bit(tmp_path: Path) -> None:
     """Some rows failed, and one generator lacks images for some prompts."""
     bench = Bench(tmp_path, "metric=[clipscore,edge_density]", "max_failed=1")
-    bench.write("flint", images("flint", 5))
+    bench.write("flint", read_image_rows("flint", 5))
     planned = bench.plan()
     save_scores(planned, lambda generator, image: len(generator) / (1 + int(image["prompt_id"][-1], 16)))
     cell = planned.plan.scores["clipscore"][0]
-    error = {"kind": "corrupt_image", "message": "it does not decode", "retryable": False}
+    error = {"kind": "corrupt_image", "message": "the image does not decode", "retryable": False}
     failed = [{**row, "generator": cell.shard.group, "metric": "clipscore", "error": error}
               for row in read_shard(cell.shard, ("image_id", "prompt_id")).to_pylist()]  # fmt: skip
     planned.store.remove(cell.path)
     planned.store.save(planned.plan.make_cell(cell), rows.table(failed, schemas.ELEMENT_SCORES))
-    other = bench.copied(tmp_path / "other")
+    other = bench.copy_to(tmp_path / "other")
     here, on_ray = read_tables(bench), read_tables(other, "cluster=local", "cluster.driver_rows=0")
     assert len(here) == 5 + 2 + 2 and here == on_ray

@@ -17,10 +17,10 @@ from tests.bench_of import (
     CAPTIONED_OPTIONS,
     Bench,
     corrupt,
-    images,
     list_captioned_images,
+    make_score_config,
+    read_image_rows,
     run_plan,
-    score_config,
     write_benchmark,
     write_rows,
 )
@@ -48,8 +48,8 @@ def find_cache_file(bench: Bench, generator: str = "atlas") -> Path:
 def test_only_new_and_changed_files_are_opened(bench: Bench) -> None:
     before = bench.plan()
     corrupt(bench.folder / "images/atlas/00000.parquet")
-    bench.write("flint", images("flint", 4))
-    bench.write("flint", images("flint", 8), "00001")
+    bench.write("flint", read_image_rows("flint", 4))
+    bench.write("flint", read_image_rows("flint", 8), "00001")
     after = bench.plan()
     assert not after.sources.broken and len(after.sources.image_shards) == 2 + 1 + 2
     both = list_keys(before.plan) & list_keys(after.plan)
@@ -77,7 +77,7 @@ def test_files_without_a_valid_cache_entry_are_opened(harm: Callable[[Path], obj
 
 def test_an_older_cache_is_not_used_for_files_that_have_changed_since(bench: Bench) -> None:
     older = find_cache_file(bench).read_bytes()
-    bench.write("atlas", images("atlas", 4))
+    bench.write("atlas", read_image_rows("atlas", 4))
     now = list_keys(bench.plan().plan)
     find_cache_file(bench).write_bytes(older)
     assert list_keys(bench.plan().plan) == now
@@ -86,7 +86,7 @@ def test_an_older_cache_is_not_used_for_files_that_have_changed_since(bench: Ben
 def test_prompts_in_the_images_rows_are_cached(tmp_path: Path) -> None:
     file = tmp_path / "images/atlas/00000.parquet"
     write_rows(file, list_captioned_images("atlas", 8))
-    config = score_config(
+    config = make_score_config(
         tmp_path / "images", tmp_path / "store", METRIC_OPTION, *CAPTIONED_OPTIONS, "benchmark.columns.generator=no"
     )
     before = plan_sweep(config)
@@ -122,10 +122,10 @@ def test_rows_with_addresses_of_images_are_read_each_time(tmp_path: Path) -> Non
     bench = Bench(tmp_path, METRIC_OPTION, generators=())
     picture = bench.folder / "images/atlas/one.png"
     picture.parent.mkdir(parents=True)
-    picture.write_bytes(images("atlas", 1)[0]["image"])
-    row = {**images("atlas", 1)[0], "image": None, "uri": str(picture)}
+    picture.write_bytes(read_image_rows("atlas", 1)[0]["image"])
+    row = {**read_image_rows("atlas", 1)[0], "image": None, "uri": str(picture)}
     bench.write("atlas", [row])
     before = bench.plan()
     assert not before.inputs_digest, "a listing does not show whether it has changed"
-    picture.write_bytes(images("atlas", 2)[1]["image"])
+    picture.write_bytes(read_image_rows("atlas", 2)[1]["image"])
     assert not list_keys(bench.plan().plan) & list_keys(before.plan)

@@ -23,7 +23,7 @@ from plumbline.pipelines.sources.shards import ShardSize, read_shard
 from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.sources.uris import open_benchmark_uris
 from plumbline.pipelines.store.cells import digest
-from tests.bench_of import images, list_sources, prompts, run_config, sweep_config, write_rows
+from tests.bench_of import list_sources, make_sweep_config, read_image_rows, read_prompt_rows, run_config, write_rows
 
 STORAGE_CONFIG = StorageConfig()
 GENERATORS = ("atlas", "flint")
@@ -85,7 +85,7 @@ def open_bench(folder: Path, bench: dict[str, Any]) -> tuple[BenchmarkConfig, So
     return config, list_sources(config, ShardSize(bench["shard_rows"]))
 
 
-def check(sources: Sources, bench: dict[str, Any]) -> None:
+def check_shards(sources: Sources, bench: dict[str, Any]) -> None:
     """Check that every shard reads the prompts of its own rows, and that each row is in at most one shard."""
     seen = []
     known = dict(zip(*(sources.prompts.column(name).to_pylist() for name in ("prompt_id", "text")), strict=True))
@@ -117,7 +117,7 @@ def check(sources: Sources, bench: dict[str, Any]) -> None:
 @given(bench=draw_benchmark())
 def test_shards_of_some_prompts_depend_on_the_prompts_of_their_own_rows(bench: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        check(open_bench(Path(folder), bench)[1], bench)
+        check_shards(open_bench(Path(folder), bench)[1], bench)
 
 
 @settings(max_examples=30)
@@ -133,7 +133,7 @@ def test_shards_of_rounds_depend_on_the_prompts_of_their_own_rows(bench: dict[st
             Adaptive(method="betting", range=(0, 1), seed=seed),
             ImageFileCache(None, config),
         )
-        check(cut.sources, bench)
+        check_shards(cut.sources, bench)
         ids = cut.sources.prompts.column("prompt_id").to_pylist()
         of_round = dict(zip(ids, cut.round_of_prompt, strict=True))
         for shard in cut.sources.image_shards:
@@ -144,12 +144,12 @@ def test_shards_of_rounds_depend_on_the_prompts_of_their_own_rows(bench: dict[st
 
 def test_prompts_that_follow_left_out_prompts_keep_their_own_scores(tmp_path: Path) -> None:
     """The limit includes all rows of the first row group, but only the last row of the second row group."""
-    texts = [*prompts(2), prompts(3)[2], *prompts(10)[9:]]
-    of_prompt = images("atlas", 10)
+    texts = [*read_prompt_rows(2), read_prompt_rows(3)[2], *read_prompt_rows(10)[9:]]
+    of_prompt = read_image_rows("atlas", 10)
     for generator in GENERATORS:
         write_row_groups(tmp_path / f"images/{generator}/0.parquet", [of_prompt[n] for n in (0, 1, 9, 2)], [2])
     write_rows(tmp_path / "prompts.parquet", texts)
-    config = sweep_config(tmp_path, tmp_path / "store", "metric=[clipscore]", "benchmark.limit=3", "shard_rows=2")
+    config = make_sweep_config(tmp_path, tmp_path / "store", "metric=[clipscore]", "benchmark.limit=3", "shard_rows=2")
     scored = run_config(config)
     assert (scored.results.rows, scored.results.n_null) == (6, 0)
     texts[2] = {**texts[2], "text": "a green circle"}

@@ -16,18 +16,18 @@ from plumbline.pipelines.sources.prompt_files import read_prompt_file
 from plumbline.pipelines.sources.shards import ShardSize
 from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.store.cells import Shard
-from tests.bench_of import images, list_sources, write_rows
-from tests.commands import config_of
+from tests.bench_of import list_sources, read_image_rows, write_rows
+from tests.commands import load_job_config
 
 ROOT = Path(__file__).parents[3]
 REFERENCE_FOLDER = Path(os.environ.get("REFERENCE_DATA", ROOT.parent / "shared" / "reference"))
-needs_reference = pytest.mark.skipif(not REFERENCE_FOLDER.is_dir(), reason="REFERENCE_DATA is not set or empty")
+NEEDS_REFERENCE_DATA = pytest.mark.skipif(not REFERENCE_FOLDER.is_dir(), reason="REFERENCE_DATA is not set or empty")
 
-GENAI = {
+GENAI_PROMPTS = {
     "00007": {"id": "7", "prompt": "Two cubes.", "prompt in Chinese": "...", "models": {"One": [1, 2, 3]}},
     "00008": {"id": "00008", "prompt": "A red ball.", "models": {"One": [5, 5, 4]}},
 }
-GECKO = """dataset_id,prompt,prompt_type,prompt_id,reliable
+GECKO_CSV = """dataset_id,prompt,prompt_type,prompt_id,reliable
 att/count:additive_2,"One cup, two spoons",Gecko(S),0,True
 tifa_45,a dog,Gecko(R),31,False
 """
@@ -35,9 +35,9 @@ tifa_45,a dog,Gecko(R),31,False
 
 def open_predefined(benchmark: str, prompts: Path, folder: Path, *overrides: str) -> Sources:
     """Open a predefined benchmark with this prompt file and one generator's images."""
-    write_rows(folder / "images/atlas/0.parquet", images("atlas", 1))
+    write_rows(folder / "images/atlas/0.parquet", read_image_rows("atlas", 1))
     given = [f"benchmark={benchmark}", f"benchmark.prompts={prompts}", f"benchmark.images={folder}/images"]
-    config = config_of("sweep", "sweep=own_images", *given, *overrides)
+    config = load_job_config("sweep", "sweep=own_images", *given, *overrides)
     return list_sources(config.benchmark)
 
 
@@ -47,7 +47,7 @@ def write_text(file: Path, text: str) -> Path:
 
 
 def test_genai_bench_is_read_by_the_names_of_its_images(tmp_path: Path) -> None:
-    sources = open_predefined("genai_bench", write_text(tmp_path / "g.json", json.dumps(GENAI)), tmp_path)
+    sources = open_predefined("genai_bench", write_text(tmp_path / "g.json", json.dumps(GENAI_PROMPTS)), tmp_path)
     assert sources.prompts.select(["prompt_id", "text", "suite"]).to_pylist() == [
         {"prompt_id": "00007", "text": "Two cubes.", "suite": "genai_bench"},
         {"prompt_id": "00008", "text": "A red ball.", "suite": "genai_bench"},
@@ -57,13 +57,12 @@ def test_genai_bench_is_read_by_the_names_of_its_images(tmp_path: Path) -> None:
 
 
 def read_skills(sources: Sources) -> dict[str, list[str]]:
-    """Return the skills of each prompt, keyed by the prompt's id."""
     ids = sources.prompts.column("prompt_id").to_pylist()
     return {prompt_id: list(sources.skills.find(prompt_id)) for prompt_id in ids}
 
 
 def test_gecko2k_is_read_with_its_skills(tmp_path: Path) -> None:
-    sources = open_predefined("gecko2k", write_text(tmp_path / "prompts.csv", "\ufeff" + GECKO), tmp_path)
+    sources = open_predefined("gecko2k", write_text(tmp_path / "prompts.csv", "\ufeff" + GECKO_CSV), tmp_path)
     assert sources.prompts.column("text").to_pylist() == ["One cup, two spoons", "a dog"]
     assert read_skills(sources) == {"0": ["Gecko(S)", "att/count"], "31": ["Gecko(R)", "tifa"]}
 
@@ -138,7 +137,7 @@ def test_text_that_is_not_utf8_is_reported_by_name() -> None:
         read_prompt_file(b"prompt_id,text\n1,\xff\n", "p.csv")
 
 
-@needs_reference
+@NEEDS_REFERENCE_DATA
 def test_the_released_genai_bench_file_is_read_completely(tmp_path: Path) -> None:
     sources = open_predefined(
         "genai_bench", REFERENCE_FOLDER / "genai_bench/genai_bench_527_image_ratings.json", tmp_path
@@ -148,7 +147,7 @@ def test_the_released_genai_bench_file_is_read_completely(tmp_path: Path) -> Non
     assert all(text.strip() for text in sources.prompts.column("text").to_pylist())
 
 
-@needs_reference
+@NEEDS_REFERENCE_DATA
 def test_the_released_gecko2k_file_is_read_completely(tmp_path: Path) -> None:
     sources = open_predefined("gecko2k", REFERENCE_FOLDER / "gecko/gecko_prompts.csv", tmp_path)
     assert len(sources.prompts) == 1485
@@ -169,7 +168,7 @@ def test_a_file_of_prompts_is_opened_once_for_all_its_shards(tmp_path: Path, mon
     monkeypatch.setattr(shards, "open_shard", count_opening)
     records = [{"prompt_id": f"p{number}", "text": f"text {number}"} for number in range(12)]
     write_rows(tmp_path / "prompts.parquet", records, row_group=2)
-    write_rows(tmp_path / "images/atlas/0.parquet", images("atlas", 1))
+    write_rows(tmp_path / "images/atlas/0.parquet", read_image_rows("atlas", 1))
     benchmark = BenchmarkConfig(name="b", prompts=str(tmp_path / "prompts.parquet"), images=str(tmp_path / "images"))
     sources = list_sources(benchmark, ShardSize(2))
     assert [shard.rows for shard in sources.prompt_shards] == [2] * 6

@@ -11,7 +11,7 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.question_packs import PACKS, PackFile, digest_pack, read_pack
 from plumbline.pipelines.sources.question_packs.pack import Convention, QuestionPack
 from tests.question_packs import (
-    ANNOTATIONS,
+    ANNOTATION_COLUMNS,
     make_choice_question,
     make_proposition,
     make_propositions,
@@ -73,7 +73,9 @@ def test_an_unreadable_row_is_reported_in_one_line_and_costs_only_itself(tmp_pat
 def test_a_prompt_without_any_readable_question_has_an_error(tmp_path: Path) -> None:
     rows = make_propositions("a", "a circle")[:1]
     path = write_csv(
-        tmp_path / "q.csv", ANNOTATIONS, [{**rows[0], "question_natural_language": " "}, *make_propositions("b", "b")]
+        tmp_path / "q.csv",
+        ANNOTATION_COLUMNS,
+        [{**rows[0], "question_natural_language": " "}, *make_propositions("b", "b")],
     )
     pack = read_pack_file("dsg_1k", path)
     assert "a" not in pack.places and len(list_questions(pack, "b")) == 3, "as if it were not in the file"
@@ -98,7 +100,7 @@ def test_a_missing_file_is_reported_by_name(name: str, tmp_path: Path) -> None:
 
 def test_dsg_has_yes_no_questions_with_their_parents(tmp_path: Path) -> None:
     pack = read_pack_file(
-        "dsg_1k", write_csv(tmp_path / "q.csv", ANNOTATIONS, make_propositions("tifa_1", "a red circle"))
+        "dsg_1k", write_csv(tmp_path / "q.csv", ANNOTATION_COLUMNS, make_propositions("tifa_1", "a red circle"))
     )
     first, second, _ = list_questions(pack, "tifa_1")
     assert (first["choices"], first["answer"], first["kind"]) == (["yes", "no"], "yes", "entity - whole")
@@ -110,7 +112,7 @@ def test_the_release_drops_all_dependencies_of_a_prompt_if_one_is_not_a_number(t
     odd = make_propositions("a", "a circle")[:2] + [
         make_proposition("a", "a circle", 3, "1, background", "Is it far?", "global")
     ]
-    path = write_csv(tmp_path / "q.csv", ANNOTATIONS, [*odd, *make_propositions("b", "a square")])
+    path = write_csv(tmp_path / "q.csv", ANNOTATION_COLUMNS, [*odd, *make_propositions("b", "a square")])
     released, fixed = read_pack_file("dsg_1k", path, "released"), read_pack_file("dsg_1k", path, "fixed")
     assert list_parents(released, "a") == [[], [], []]
     assert list_parents(fixed, "a") == [[], ["Is there a circle?"], ["Is there a circle?"]]
@@ -122,7 +124,7 @@ def test_the_release_drops_all_dependencies_of_a_prompt_if_one_is_not_a_number(t
 def test_the_last_row_of_a_repeated_number_counts(tmp_path: Path) -> None:
     again = make_proposition("a", "a circle", 2, "0", "Is it round?", "attribute - shape")
     pack = read_pack_file(
-        "dsg_1k", write_csv(tmp_path / "q.csv", ANNOTATIONS, [*make_propositions("a", "a circle"), again])
+        "dsg_1k", write_csv(tmp_path / "q.csv", ANNOTATION_COLUMNS, [*make_propositions("a", "a circle"), again])
     )
     assert [row["text"] for row in list_questions(pack, "a")][1] == "Is it round?"
     assert "occurs twice" in pack.problems[0]

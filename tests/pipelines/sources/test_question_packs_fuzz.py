@@ -25,11 +25,11 @@ STORAGE_CONFIG = StorageConfig()
 N_PROMPTS = 3
 """Number of prompts in a pack."""
 Fields = dict[str, Any]
-Where = tuple[str | int, ...]
+JsonPath = tuple[str | int, ...]
 
 
-class Encoded(dict[str, Any]):
-    """A JSON object that its file contains as a string of JSON text."""
+class EncodedObject(dict[str, Any]):
+    """A JSON object that is stored in its file as a string of JSON text."""
 
 
 def make_rows(row: Callable[[int], Fields]) -> list[Fields]:
@@ -37,7 +37,7 @@ def make_rows(row: Callable[[int], Fields]) -> list[Fields]:
 
 
 def copy_json(value: Any) -> Any:
-    """Return a deep copy of a JSON value, in which each Encoded object stays Encoded."""
+    """Return a deep copy of a JSON value; instances of EncodedObject keep their type."""
     if isinstance(value, dict):
         return type(value)((name, copy_json(one)) for name, one in value.items())
     return [copy_json(one) for one in value] if isinstance(value, list) else value
@@ -53,10 +53,10 @@ PACK_FILES: Mapping[str, Mapping[str, Any]] = {
 }  # fmt: skip
 """Content of each pack's files, keyed by the pack's name and the file's name."""
 MISSING_FIELD = "(missing)"
-NESTED = json.loads("[" * 300 + "]" * 300)
+NESTED_LISTS = json.loads("[" * 300 + "]" * 300)
 LEAF_VALUES = (None, True, 7, -5, 1.5, 10**30, float("nan"), float("inf"), "", " ", "7", "9" * 5000, "²", "x" * 100_000,
-          "7," * 5000, "[", '{"1": 7}', NESTED, MISSING_FIELD)  # fmt: skip
-values = st.recursive(
+          "7," * 5000, "[", '{"1": 7}', NESTED_LISTS, MISSING_FIELD)  # fmt: skip
+JSON_VALUES = st.recursive(
     st.sampled_from(LEAF_VALUES),
     lambda inner: (
         st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["1", "question", "x"]), inner, max_size=2)
@@ -65,7 +65,7 @@ values = st.recursive(
 )
 
 
-def list_paths(value: Any, path: Where = ()) -> Iterator[Where]:
+def list_paths(value: Any, path: JsonPath = ()) -> Iterator[JsonPath]:
     """Yield the paths of all fields and list items in a JSON value; a path starts with `path`."""
     inner = enumerate(value) if isinstance(value, list) else value.items() if isinstance(value, dict) else ()
     for name, one in inner:
@@ -73,7 +73,7 @@ def list_paths(value: Any, path: Where = ()) -> Iterator[Where]:
         yield from list_paths(one, (*path, name))
 
 
-def change(files: Mapping[str, Any], path: Where, value: Any) -> dict[str, Any]:
+def change(files: Mapping[str, Any], path: JsonPath, value: Any) -> dict[str, Any]:
     """Return a copy of the files with another value at a path, or without the field if `value` is MISSING_FIELD."""
     copy: dict[str, Any] = copy_json(dict(files))
     holder: Any = copy
@@ -87,13 +87,13 @@ def change(files: Mapping[str, Any], path: Where, value: Any) -> dict[str, Any]:
 
 
 def encode_all(value: Any) -> Any:
-    """Return a JSON value with each Encoded object replaced by its JSON text."""
+    """Return a JSON value with each EncodedObject replaced by its JSON text."""
     if isinstance(value, list):
         return [encode_all(one) for one in value]
     if not isinstance(value, dict):
         return value
     whole = {name: encode_all(one) for name, one in value.items()}
-    return json.dumps(whole) if isinstance(value, Encoded) else whole
+    return json.dumps(whole) if isinstance(value, EncodedObject) else whole
 
 
 def write(folder: Path, files: Mapping[str, Any]) -> None:
@@ -116,7 +116,10 @@ def write(folder: Path, files: Mapping[str, Any]) -> None:
 
 
 def read(name: str, folder: Path, files: Mapping[str, Any], inner: str = "") -> QuestionPack:
-    """Write the files and read the pack: from the only file, from the folder, or from a folder in it."""
+    """Write the files to the folder, and return the question pack that they contain.
+
+    The pack is read from the only file or, if there are several files, from the subfolder `inner`.
+    """
     write(folder, files)
     place = folder / (next(iter(files)) if len(files) == 1 else inner)
     return read_pack(PackFile(pack=name, place=STORAGE_CONFIG.locate(str(place)), convention="fixed"), "suite")
@@ -157,8 +160,8 @@ def require_others_unaffected(
     paths = [p for p in list_paths(dict(files)) if len(p) >= (cells if str(p[0]).endswith(".csv") else row_depth)]
 
     @settings(max_examples=60, derandomize=True, deadline=None)
-    @given(st.sampled_from(paths), values)
-    def check(path: Where, value: Any) -> None:
+    @given(st.sampled_from(paths), JSON_VALUES)
+    def check(path: JsonPath, value: Any) -> None:
         if value is MISSING_FIELD and len(path) == 2 and numbered:
             return
         with TemporaryDirectory() as folder:

@@ -18,8 +18,8 @@ import pytest
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.sources import prompt_files
 from plumbline.pipelines.sources.prompt_files import read_prompts
-from tests.bench_of import images, list_sources, write_rows
-from tests.commands import config_of, newest, printed, refusal
+from tests.bench_of import list_sources, read_image_rows, write_rows
+from tests.commands import find_newest_run_folder, load_job_config, run_for_output, run_refused
 
 ODD_PROMPTS = (
     'A sign says "OPEN, all day"; it\'s new.',
@@ -30,7 +30,7 @@ ODD_PROMPTS = (
 """Prompts with characters that a careless reader would split at, strip or unquote."""
 
 
-class Released(NamedTuple):
+class ReleasedFile(NamedTuple):
     """A file in a release's format, and the ids and texts of the prompts that must be read from it."""
 
     name: str
@@ -74,60 +74,60 @@ def make_ids(pattern: str, first: int) -> list[str]:
     return [pattern.format(first + place) for place in range(len(ODD_PROMPTS))]
 
 
-UNQUOTED = ('"L O U D" in chalk', 'a "small" sign', *ODD_PROMPTS[1:])
-QUESTION = {"keywords": "bird", "dependency": "0", "tuple": "entity - whole (bird)", "question_natural_language": "?"}
+UNQUOTED_PROMPTS = ('"L O U D" in chalk', 'a "small" sign', *ODD_PROMPTS[1:])
+DSG_FIELDS = {"keywords": "bird", "dependency": "0", "tuple": "entity - whole (bird)", "question_natural_language": "?"}
 
 RELEASES = {
-    "PartiPrompts": Released(
+    "PartiPrompts": ReleasedFile(
         "PartiPrompts.tsv",
-        join_lines(["Prompt\tCategory\tChallenge\tNote", *(f"{text}\tArts\tBasic\t" for text in UNQUOTED)]),
-        texts=UNQUOTED,
+        join_lines(["Prompt\tCategory\tChallenge\tNote", *(f"{text}\tArts\tBasic\t" for text in UNQUOTED_PROMPTS)]),
+        texts=UNQUOTED_PROMPTS,
     ),
-    "DrawBench": Released("drawbench.csv", make_csv(fill(Prompts="PROMPT", Category="Gary Marcus et al. "))),
-    "DALL-E 3's evaluation": Released("dalle3_eval.txt", join_lines(ODD_PROMPTS, "\r\n")),
-    "HPSv2": Released("anime.json", json.dumps(ODD_PROMPTS)),
-    "GenEval": Released(
+    "DrawBench": ReleasedFile("drawbench.csv", make_csv(fill(Prompts="PROMPT", Category="Gary Marcus et al. "))),
+    "DALL-E 3's evaluation": ReleasedFile("dalle3_eval.txt", join_lines(ODD_PROMPTS, "\r\n")),
+    "HPSv2": ReleasedFile("anime.json", json.dumps(ODD_PROMPTS)),
+    "GenEval": ReleasedFile(
         "evaluation_metadata.jsonl",
         make_jsonl(fill(tag="counting", include=[{"class": "cow", "count": 2}], prompt="PROMPT")),
     ),
-    "GenEval 2": Released(
+    "GenEval 2": ReleasedFile(
         "geneval2_data.jsonl",
         make_jsonl(fill(prompt="PROMPT", atom_count=3, vqa_list=[["How many?", "one"]], skills=["count"])),
     ),
-    "T2I-CompBench": Released("color_val.txt", join_lines(ODD_PROMPTS)),
-    "DPG-Bench": Released(
+    "T2I-CompBench": ReleasedFile("color_val.txt", join_lines(ODD_PROMPTS)),
+    "DPG-Bench": ReleasedFile(
         "dpg_bench.csv",
         make_csv([
-            {"item_id": f"coco_{place}", "text": text, "proposition_id": number, **QUESTION}
+            {"item_id": f"coco_{place}", "text": text, "proposition_id": number, **DSG_FIELDS}
             for place, text in enumerate(ODD_PROMPTS) for number in (1, 2)
         ]),
         ids=make_ids("coco_{}", 0),
     ),
-    "DSG-1k": Released(
+    "DSG-1k": ReleasedFile(
         "dsg-1k-anns.csv",
         make_csv([
-            {"item_id": f"whoops_{place}", "text": text, "proposition_id": number, **QUESTION}
+            {"item_id": f"whoops_{place}", "text": text, "proposition_id": number, **DSG_FIELDS}
             for number in (1, 2) for place, text in enumerate(ODD_PROMPTS)
         ]),
         ids=make_ids("whoops_{}", 0),
     ),
-    "TIFA v1.0": Released(
+    "TIFA v1.0": ReleasedFile(
         "tifa_v1.0_text_inputs.json",
         json.dumps([{**row, "id": f"coco_{row['id']}"} for row in fill(id="NUMBER", caption="PROMPT", coco="7")]),
         ids=make_ids("coco_{}", 1),
     ),
-    "GenAI-Bench": Released(
+    "GenAI-Bench": ReleasedFile(
         "genai_image.json",
         json.dumps({f"{row['id']:05}": {**row, "id": str(row["id"])} for row in fill(id="NUMBER", prompt="PROMPT")}),
         ids=make_ids("{:05}", 1),
     ),
-    "Gecko2K": Released(
+    "Gecko2K": ReleasedFile(
         "prompts.csv",
         make_csv(fill(**{"": "PLACE"}, dataset_id="att/count:additive_2", prompt="PROMPT", prompt_type="Gecko(S)",
                    prompt_id="PLACE")),
         ids=make_ids("{}", 0),
     ),
-    "OneIG-Bench": Released(
+    "OneIG-Bench": ReleasedFile(
         "OneIG-Bench.csv",
         make_csv([
             {**row, "category": category, "id": f"{place % 2:03}"}
@@ -136,67 +136,67 @@ RELEASES = {
                     strict=True))
         ]),
     ),
-    "OneIG-Bench, Chinese": Released(
+    "OneIG-Bench, Chinese": ReleasedFile(
         "OneIG-Bench-ZH.csv", make_csv(fill(category="Portrait", id="PLACE", prompt_cn="PROMPT")), ids=make_ids("{}", 0)
     ),
-    "WISE": Released(
+    "WISE": ReleasedFile(
         "merge.json", json.dumps(fill(Prompt="PROMPT", Explanation="It is red", prompt_id="NUMBER"), indent=2),
         ids=make_ids("{}", 1),
     ),
-    "UniGenBench": Released(
+    "UniGenBench": ReleasedFile(
         "test_prompts_en.csv",
         make_csv(fill(index="PLACE", prompt_en="PROMPT", sub_dims_en='{"Testpoints": ["Style"]}')),
         ids=make_ids("{}", 0),
     ),
-    "LongText-Bench": Released(
+    "LongText-Bench": ReleasedFile(
         "text_prompts.jsonl",
         make_jsonl(
             fill(category="sign", length="short", prompt="PROMPT", prompt_id="PLACE", text=["OPEN"]), ascii=False
         ),
         ids=make_ids("{}", 0),
     ),
-    "TIIF-Bench": Released(
+    "TIIF-Bench": ReleasedFile(
         "style_prompts.jsonl",
         make_jsonl(fill(type="style", short_description="PROMPT", long_description="a longer one")),
         option="short_description",
     ),
-    "T2I-CoReBench": Released(
+    "T2I-CoReBench": ReleasedFile(
         "C-MA.json",
         json.dumps({f"C-MA-{row.pop('n'):03}": row for row in fill(n="NUMBER", Prompt="PROMPT", Checklist=[])}),
         ids=make_ids("C-MA-{:03}", 1),
     ),
-    "T2I-ReasonBench": Released(
+    "T2I-ReasonBench": ReleasedFile(
         "entity_reasoning.json", json.dumps(fill(id="NUMBER", prompt="PROMPT", explicit_meaning="a bird", tag="Event")),
         ids=make_ids("{}", 1),
     ),
-    "PRISM-Bench": Released("style.jsonl", make_jsonl(fill(prompt="PROMPT"))),
-    "CVTG-2K": Released(
+    "PRISM-Bench": ReleasedFile("style.jsonl", make_jsonl(fill(prompt="PROMPT"))),
+    "CVTG-2K": ReleasedFile(
         "2.json", json.dumps({"data_list": fill(index="PLACE", prompt="PROMPT", sentence_list=["OPEN"])}),
         ids=make_ids("{}", 0),
     ),
-    "ImageReward": Released(
+    "ImageReward": ReleasedFile(
         "benchmark-prompts.json",
         json.dumps([{**row, "id": f"00{row['id']}-0057"} for row in fill(id="NUMBER", prompt="PROMPT")]),
         ids=make_ids("00{}-0057", 1),
     ),
-    "VBench": Released("VBench_full_info.json", json.dumps(fill(prompt_en="PROMPT", dimension=["color"]))),
-    "VBench 2.0": Released(
+    "VBench": ReleasedFile("VBench_full_info.json", json.dumps(fill(prompt_en="PROMPT", dimension=["color"]))),
+    "VBench 2.0": ReleasedFile(
         "VBench2_full_text_info.json",
         json.dumps({row["caption"]: row for row in fill(caption="PROMPT", dimension=["Mechanics"])}),
         ids=ODD_PROMPTS,
     ),
-    "HRS-Bench": Released(
+    "HRS-Bench": ReleasedFile(
         "synthetic_writing_prompts.csv", make_csv(fill(meta_prompt="one sentence", n1=2, synthetic_prompt="PROMPT")),
         option="synthetic_prompt",
     ),
-    "DALL-Eval": Released("prompt_list.json", json.dumps(ODD_PROMPTS, indent=2, ensure_ascii=False)),
-    "ABC-6K": Released("ABC-6K.txt", join_lines(ODD_PROMPTS)),
-    "MJHQ-30K": Released(
+    "DALL-Eval": ReleasedFile("prompt_list.json", json.dumps(ODD_PROMPTS, indent=2, ensure_ascii=False)),
+    "ABC-6K": ReleasedFile("ABC-6K.txt", join_lines(ODD_PROMPTS)),
+    "MJHQ-30K": ReleasedFile(
         "meta_data.json",
         json.dumps({f"{row.pop('n'):x}": row for row in fill(n="NUMBER", category="animals", prompt="PROMPT")}),
         ids=make_ids("{:x}", 1),
     ),
-    "Winoground": Released(
+    "Winoground": ReleasedFile(
         "examples.jsonl",
         make_jsonl(fill(id="PLACE", caption_0="PROMPT", caption_1="another", tag="Object")),
         ids=make_ids("{}", 0),
@@ -205,9 +205,9 @@ RELEASES = {
 }  # fmt: skip
 
 
-def list_sweep_arguments(released: Released, folder: Path, *options: str) -> list[str]:
+def list_sweep_arguments(released: ReleasedFile, folder: Path, *options: str) -> list[str]:
     (folder / released.name).write_text(released.content, encoding="utf-8", newline="")
-    write_rows(folder / "images/atlas/0.parquet", images("atlas", 1))
+    write_rows(folder / "images/atlas/0.parquet", read_image_rows("atlas", 1))
     return ["sweep=own_images", f"benchmark.prompts={folder / released.name}", f"benchmark.images={folder}/images",
             *options]  # fmt: skip
 
@@ -219,9 +219,9 @@ def test_a_release_is_read_unchanged(benchmark: str, tmp_path: Path) -> None:
     if released.option:
         option = f"benchmark.prompt_columns.text={released.option}"
         with pytest.raises(ConfigError, match=option):
-            list_sources(config_of("sweep", *words).benchmark)
+            list_sources(load_job_config("sweep", *words).benchmark)
         words.append(option)
-    prompts = list_sources(config_of("sweep", *words).benchmark).prompts
+    prompts = list_sources(load_job_config("sweep", *words).benchmark).prompts
     assert prompts.column("text").to_pylist() == list(released.texts)
     hashes = [prompt_files.hash_text(text) for text in released.texts]
     assert prompts.column("prompt_id").to_pylist() == list(hashes if released.ids is None else released.ids)
@@ -229,16 +229,18 @@ def test_a_release_is_read_unchanged(benchmark: str, tmp_path: Path) -> None:
 
 def test_the_commands_read_a_release_or_name_the_option_that_it_needs(tmp_path: Path) -> None:
     words = [f"store={tmp_path}/store", "metric=[edge_density]", "dry_run=true", "benchmark.require_every_image=false"]
-    out = printed("sweep", *list_sweep_arguments(RELEASES["PartiPrompts"], tmp_path, *words))
-    assert f"{len(UNQUOTED)} prompts" in " ".join(out.split())
-    line = refusal("sweep", *list_sweep_arguments(RELEASES["TIIF-Bench"], tmp_path, *words))
+    out = run_for_output("sweep", *list_sweep_arguments(RELEASES["PartiPrompts"], tmp_path, *words))
+    assert f"{len(UNQUOTED_PROMPTS)} prompts" in " ".join(out.split())
+    line = run_refused("sweep", *list_sweep_arguments(RELEASES["TIIF-Bench"], tmp_path, *words))
     assert line.endswith(
         "set benchmark.prompt_columns.text=short_description or benchmark.prompt_columns.text=long_description"
     )
 
 
 def read(name: str, content: str, **names: str) -> list[dict[str, Any]]:
-    return read_prompts(content.encode(), name, prompt_files.PromptColumns({**prompt_files.DEFAULT_NAMES, **names}))
+    return read_prompts(
+        content.encode(), name, prompt_files.PromptColumns({**prompt_files.DEFAULT_COLUMN_NAMES, **names})
+    )
 
 
 def test_quotes_count_as_characters_only_if_no_line_uses_them_for_quoting() -> None:
@@ -256,17 +258,17 @@ def test_a_column_with_repeated_values_is_not_an_id_and_a_configured_column_must
         read("p.csv", "id,text\n1,a\n", prompt_id="key")
 
 
-def test_one_value_that_is_not_text_does_not_make_another_column_the_prompts(tmp_path: Path) -> None:
+def test_one_value_that_is_not_text_does_not_make_another_column_the_prompt_column(tmp_path: Path) -> None:
     rows = [{"id": 1, "text": "a", "caption": "b"}, {"id": 2, "text": 7, "caption": "c"}]
-    words = list_sweep_arguments(Released("p.jsonl", make_jsonl(rows)), tmp_path)
+    words = list_sweep_arguments(ReleasedFile("p.jsonl", make_jsonl(rows)), tmp_path)
     with pytest.raises(ConfigError, match=r"p\.jsonl, row 1: expected the prompt as text, found int"):
-        list_sources(config_of("sweep", *words).benchmark)
+        list_sources(load_job_config("sweep", *words).benchmark)
 
 
 def test_a_prompt_without_id_and_text_is_reported(tmp_path: Path) -> None:
-    words = list_sweep_arguments(Released("p.jsonl", '{"prompt": "a"}\n{"prompt": ""}\n'), tmp_path)
+    words = list_sweep_arguments(ReleasedFile("p.jsonl", '{"prompt": "a"}\n{"prompt": ""}\n'), tmp_path)
     with pytest.raises(ConfigError, match=r"p\.jsonl, row 1: the prompt has no id and no text; fill one in or remove"):
-        list_sources(config_of("sweep", *words).benchmark)
+        list_sources(load_job_config("sweep", *words).benchmark)
 
 
 def test_files_have_a_maximum_size_and_number_of_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +289,7 @@ def write_genai_bench(folder: Path) -> list[str]:
     prompts = {f"{number:05d}": {"id": str(number), "prompt": f"prompt {number}"} for number in numbers}
     (folder / "genai_image.json").write_text(json.dumps(prompts))
     for generator, count in (("atlas", 16), ("flint", 11)):
-        rows = zip(images(generator, 16), random.permutation(list(prompts))[:count], strict=False)
+        rows = zip(read_image_rows(generator, 16), random.permutation(list(prompts))[:count], strict=False)
         named = [{**row, "prompt_id": prompt_id, "image_id": f"{generator}-{prompt_id}"} for row, prompt_id in rows]
         write_rows(folder / f"images/{generator}/0.parquet", named)
     return ["sweep=own_images", "benchmark=genai_bench", f"benchmark.prompts={folder}/genai_image.json",
@@ -322,18 +324,20 @@ def compute_means_by_skill(run: Path, skills: Mapping[str, Sequence[int]]) -> tu
 def test_means_of_genai_bench_have_the_skills_in_the_neighbouring_file(tmp_path: Path) -> None:
     """Figure 4b and tables 10b and 10d of the VQAScore paper have these means. Changed skills make a new run."""
     words = write_genai_bench(tmp_path)
-    printed("sweep", *words)
-    first = newest(tmp_path / "store")
+    run_for_output("sweep", *words)
+    first = find_newest_run_folder(tmp_path / "store")
     assert set(pd.read_parquet(first / "summary.parquet")["skill"]) == {"overall"}
     for seed in (1, 2):
         skills = draw_skills(tmp_path, seed)
-        assert "0 cells to compute" in printed("sweep", *words, "dry_run=true")
-        printed("sweep", *words)
-        run = newest(tmp_path / "store")
+        assert "0 cells to compute" in run_for_output("sweep", *words, "dry_run=true")
+        run_for_output("sweep", *words)
+        run = find_newest_run_folder(tmp_path / "store")
         found, expected = compute_means_by_skill(run, skills)
         assert len(found) == 6 and found == pytest.approx(expected)
     counting = [f"{number:05d}" for number in skills["counting"]]
-    chosen = list_sources(config_of("sweep", *words, "benchmark.prompt_columns.where=[skills:counting]").benchmark)
+    chosen = list_sources(
+        load_job_config("sweep", *words, "benchmark.prompt_columns.where=[skills:counting]").benchmark
+    )
     assert sorted(chosen.prompts.column("prompt_id").to_pylist()) == sorted(counting)
 
 
@@ -349,4 +353,4 @@ def test_means_of_genai_bench_have_the_skills_in_the_neighbouring_file(tmp_path:
 def test_a_malformed_file_of_skills_is_refused(tmp_path: Path, content: Any, complaint: str) -> None:
     words = write_genai_bench(tmp_path)
     (tmp_path / "genai_skills.json").write_text(json.dumps(content))
-    assert complaint in refusal("sweep", *words)
+    assert complaint in run_refused("sweep", *words)

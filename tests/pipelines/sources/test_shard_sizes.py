@@ -10,17 +10,17 @@ import pytest
 from plumbline.pipelines.sources.shards import ShardSize
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from tests.bench_of import (
-    images,
     list_sources,
+    make_sweep_config,
     plan_bench,
-    prompts,
+    read_image_rows,
+    read_prompt_rows,
     run_bench,
-    sweep_config,
     write_benchmark,
     write_rows,
 )
 
-N_ROWS, ROW_GROUP = 38_400, 100
+N_ROWS, ROW_GROUP_SIZE = 38_400, 100
 """Number of rows in a file and in a row group.
 
 With the minimum number of shards per benchmark, each shard has 300 rows, i.e. three row groups.
@@ -30,14 +30,14 @@ With the minimum number of shards per benchmark, each shard has 300 rows, i.e. t
 def write_images(folder: Path, name: str, rows: int = N_ROWS) -> None:
     """Write rows of a few bytes each; a plan does not read the images."""
     ids = [f"{name}-{row}" for row in range(rows)]
-    table = {"image_id": ids, "prompt_id": [prompts(1)[0]["prompt_id"]] * rows, "image": [b"image"] * rows}
+    table = {"image_id": ids, "prompt_id": [read_prompt_rows(1)[0]["prompt_id"]] * rows, "image": [b"image"] * rows}
     (folder / "images/atlas").mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.table(table), folder / f"images/atlas/{name}.parquet", row_group_size=ROW_GROUP)
+    pq.write_table(pa.table(table), folder / f"images/atlas/{name}.parquet", row_group_size=ROW_GROUP_SIZE)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    write_rows(tmp_path / "bench/prompts.parquet", prompts(1))
+    write_rows(tmp_path / "bench/prompts.parquet", read_prompt_rows(1))
     write_images(tmp_path / "bench", "first")
     return tmp_path / "bench"
 
@@ -90,9 +90,9 @@ def test_a_small_benchmark_has_shards_of_256_rows_and_a_dry_run_decides_nothing(
 
 def test_rows_of_many_bytes_make_small_shards(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["atlas"], count=8)
-    large = [{**row, "image": bytes(50_000)} for row in images("atlas", 8)]
+    large = [{**row, "image": bytes(50_000)} for row in read_image_rows("atlas", 8)]
     write_rows(folder / "images/atlas/00000.parquet", large, row_group=1)
-    benchmark = sweep_config(folder, tmp_path / "store").benchmark
+    benchmark = make_sweep_config(folder, tmp_path / "store").benchmark
     cut = [shard.rows for shard in list_sources(benchmark, ShardSize(4, 160_000)).image_shards]
     assert cut == [3, 3, 2]
     assert [len(shard.row_groups) for shard in list_sources(benchmark, ShardSize(4, 1)).image_shards] == [1] * 8

@@ -14,8 +14,16 @@ from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig
 from plumbline.pipelines.sources.shards import ShardSize, read_shard
 from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.sweeps.planning import plan_sweep
-from tests.bench_of import images, list_sources, plan_bench, prompts, sweep_config, write_benchmark, write_rows
-from tests.commands import store_at
+from tests.bench_of import (
+    list_sources,
+    make_sweep_config,
+    plan_bench,
+    read_image_rows,
+    read_prompt_rows,
+    write_benchmark,
+    write_rows,
+)
+from tests.commands import open_store_at
 
 FAILED_ERROR = {"kind": "model_failed", "message": "out of memory", "retryable": True}
 
@@ -32,21 +40,23 @@ def test_shards_are_consecutive_row_groups_up_to_the_wanted_size(tmp_path: Path,
     sources = open_folder(write_benchmark(tmp_path, ["atlas"], count=10), shard_rows=shard_rows)
     assert len(sources.image_shards) == shards
     read = [read_shard(shard, ["image_id"]) for shard in sources.image_shards]
-    assert pa.concat_tables(read).column("image_id").to_pylist() == [row["image_id"] for row in images("atlas", 10)]
+    assert pa.concat_tables(read).column("image_id").to_pylist() == [
+        row["image_id"] for row in read_image_rows("atlas", 10)
+    ]
     assert [len(table) for table in read] == [shard.rows for shard in sources.image_shards]
     assert len({shard.name for shard in sources.image_shards}) == shards
 
 
 def test_files_in_subfolders_get_different_names(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["atlas"])
-    write_rows(folder / "images/atlas/more/00000.parquet", images("atlas", 4))
+    write_rows(folder / "images/atlas/more/00000.parquet", read_image_rows("atlas", 4))
     assert {shard.name for shard in open_folder(folder).image_shards} == {"00000-00000", "00000-00001", "more__00000"}
 
 
 def test_a_file_named_like_a_part_of_another_gets_a_different_name(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["atlas"])
     for name in ("00000-00001", "00000-000001", "00001-00000"):
-        write_rows(folder / f"images/atlas/{name}.parquet", images("atlas", 3))
+        write_rows(folder / f"images/atlas/{name}.parquet", read_image_rows("atlas", 3))
     names = [shard.name for shard in open_folder(folder).image_shards]
     assert len(set(names)) == len(names) == 5 and {"00000-00000", "00000-00001", "00001-00000"} < set(names)
 
@@ -57,8 +67,8 @@ def test_a_file_named_like_a_part_of_another_gets_a_different_name(tmp_path: Pat
 def test_long_and_nested_names_leave_room_for_the_rest_of_a_cells_name(path: str, tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["atlas"])
     for number, file in enumerate([path, "more/00000", "more__00000", path + "b"]):
-        write_rows(folder / f"images/atlas/{file}.parquet", images("atlas", 4 + number))
-    config = sweep_config(folder, tmp_path / "store", "metric=[clipscore]")
+        write_rows(folder / f"images/atlas/{file}.parquet", read_image_rows("atlas", 4 + number))
+    config = make_sweep_config(folder, tmp_path / "store", "metric=[clipscore]")
     planned = plan_sweep(config)
     shards = planned.sources.image_shards
     assert len({shard.name for shard in shards}) == len(shards)
@@ -117,7 +127,7 @@ def test_bad_prompts_stop_the_sweep_before_anything_is_computed(
 
 
 def write_images(path: Path) -> None:
-    write_rows(path, images("atlas", 4))
+    write_rows(path, read_image_rows("atlas", 4))
 
 
 @pytest.mark.parametrize("extra", ["", "logs/", "logs/out.txt", ".cache/0.parquet"])
@@ -147,14 +157,14 @@ def test_files_next_to_the_folders_of_generators_are_refused_by_name(tmp_path: P
 
 def test_tables_without_images_may_be_next_to_the_folders_as_ingest_writes_them(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["flint"])
-    write_rows(folder / "images/prompts.parquet", prompts(8))
+    write_rows(folder / "images/prompts.parquet", read_prompt_rows(8))
     assert open_folder(folder).generators == ["flint"]
 
 
 @pytest.mark.parametrize("inside", ["store", "flint/store"])
 def test_a_store_among_the_images_is_not_a_generator(inside: str, tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["flint"])
-    store_at(folder / "images" / inside).check()
+    open_store_at(folder / "images" / inside).check()
     write_images(folder / "images" / inside / "scores/01234567/flint/0-01234567.parquet")
     sources = open_folder(folder)
     assert sources.generators == ["flint"] and sum(shard.rows for shard in sources.image_shards) == 8
@@ -166,7 +176,7 @@ def test_images_and_store_in_one_folder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"store .*images: it also contains the images; use a separate folder"):
         plan_bench(folder, folder / "images", "metric=[clipscore]")
     assert not (folder / "images/store.json").exists()
-    store_at(folder / "images").check()
+    open_store_at(folder / "images").check()
     with pytest.raises(ConfigError, match=r"benchmark\.images .*: expected images, found a store of scores"):
         open_folder(folder)
 
@@ -194,7 +204,7 @@ def test_links_are_followed_once_and_broken_links_are_named(tmp_path: Path) -> N
 # Columns and values
 
 
-def write_twice(path: Path, table: pa.Table, name: str) -> None:
+def write_with_repeated_column(path: Path, table: pa.Table, name: str) -> None:
     """Write the table as a Parquet file in which the column `name` occurs twice."""
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table.append_column(name, table.column(name)), path)
@@ -203,7 +213,7 @@ def write_twice(path: Path, table: pa.Table, name: str) -> None:
 @pytest.mark.parametrize("name", ["prompt_id", "text", "skills"])
 def test_a_repeated_column_of_the_prompts_stops_the_sweep(name: str, tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["flint"])
-    write_twice(folder / "prompts.parquet", pa.Table.from_pylist(prompts(8)), name)
+    write_with_repeated_column(folder / "prompts.parquet", pa.Table.from_pylist(read_prompt_rows(8)), name)
     with pytest.raises(ConfigError, match=rf"prompts\.parquet: 2 columns are called '{name}'; rename or remove"):
         open_folder(folder)
 
@@ -211,9 +221,9 @@ def test_a_repeated_column_of_the_prompts_stops_the_sweep(name: str, tmp_path: P
 @pytest.mark.parametrize("extra", ["*", ()])
 @pytest.mark.parametrize("name", ["image_id", "prompt_id", "image", "uri", "prompt", "seed"])
 def test_a_repeated_column_of_the_images_only_costs_its_file(name: str, extra: Any, tmp_path: Path) -> None:
-    rows = [{**row, "prompt": "a cat", "prompt_id": "1", "uri": "u", "seed": 7} for row in images("atlas", 4)]
+    rows = [{**row, "prompt": "a cat", "prompt_id": "1", "uri": "u", "seed": 7} for row in read_image_rows("atlas", 4)]
     write_rows(tmp_path / "images/flint/0.parquet", rows)
-    write_twice(tmp_path / "images/flint/1.parquet", pa.Table.from_pylist(rows), name)
+    write_with_repeated_column(tmp_path / "images/flint/1.parquet", pa.Table.from_pylist(rows), name)
     columns = ColumnsConfig(extra=extra)
     benchmark = BenchmarkConfig(name="small", prompts=None, images=f"{tmp_path}/images", columns=columns)
     sources = list_sources(benchmark)
@@ -226,7 +236,7 @@ def test_a_repeated_column_of_the_images_only_costs_its_file(name: str, extra: A
 def test_ids_that_are_neither_text_nor_numbers_are_refused(values: list[Any], tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path, ["flint", "atlas"])
     for name in ("image_id", "prompt_id"):
-        write_rows(folder / "images/atlas/00000.parquet", [{**images("atlas", 1)[0], name: values[0]}])
+        write_rows(folder / "images/atlas/00000.parquet", [{**read_image_rows("atlas", 1)[0], name: values[0]}])
         (broken,) = open_folder(folder).broken
         assert f"00000.parquet: expected '{name}' to contain text or numbers, found" in broken.message
     write_rows(folder / "prompts.parquet", [{"prompt_id": values[0], "text": "a"}])
@@ -296,7 +306,7 @@ def test_an_s3_source_has_the_objects_etag(bucket: str, tmp_path: Path) -> None:
     benchmark = BenchmarkConfig(name="x", prompts=f"{bucket}/bench/prompts.parquet", images=f"{bucket}/bench/images")
     sources = list_sources(benchmark)
     assert [len(shard.etag) for shard in sources.image_shards] == [32, 32]
-    assert len(sources.prompts) == len(prompts(8))
+    assert len(sources.prompts) == len(read_prompt_rows(8))
     table = read_shard(sources.image_shards[1], ["image_id", "image"])
-    assert table.to_pylist() == [{k: row[k] for k in ("image_id", "image")} for row in images("atlas", 8)[4:]]
+    assert table.to_pylist() == [{k: row[k] for k in ("image_id", "image")} for row in read_image_rows("atlas", 8)[4:]]
     assert pq.read_metadata(tmp_path / "images/atlas/00000.parquet").num_row_groups == 2

@@ -22,17 +22,17 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.report.report import open_run
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS, BenchmarkConfig, ColumnsConfig
 from plumbline.pipelines.sources.prompts import read_prompts
-from plumbline.pipelines.sources.shards import ShardSize, read_extra, read_shard
+from plumbline.pipelines.sources.shards import ShardSize, read_extra_columns, read_shard
 from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.store.runs import find_run, list_runs, read_manifest
 from plumbline.pipelines.store.store import Store
-from tests.bench_of import images, list_sources, write_rows
-from tests.commands import config_of
-from tests.damage import FOREIGN_BYTES, ODD_VALUES, Edit, apply_edits, bounded, draw_edits
+from tests.bench_of import list_sources, read_image_rows, write_rows
+from tests.commands import load_job_config
+from tests.damage import FEW_EXAMPLES_SETTINGS, FOREIGN_BYTES, ODD_VALUES, ByteEdit, apply_edits, draw_edits
 from tests.operators.report.made import make_run
 
-STORAGE = StorageConfig()
-PROMPTS = [
+STORAGE_CONFIG = StorageConfig()
+PROMPT_ROWS = [
     {"prompt_id": "p0", "text": "a café, at night", "skills": ["colour", "count"]},
     {"prompt_id": "p1", "text": 'two "red" cubes', "skills": []},
     {"prompt_id": "p2", "text": "", "skills": ["colour"]},
@@ -53,7 +53,7 @@ def allow_one_line_error(read: Callable[[], Any]) -> Any:
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write two images of one generator, and return the benchmark's folder; the tests write the prompts."""
     folder = tmp_path_factory.mktemp("bench")
-    rows = [{**row, "prompt_id": f"p{number}"} for number, row in enumerate(images("atlas", 2))]
+    rows = [{**row, "prompt_id": f"p{number}"} for number, row in enumerate(read_image_rows("atlas", 2))]
     write_rows(folder / "images/atlas/0.parquet", rows)
     return folder
 
@@ -68,7 +68,7 @@ def read_all(benchmark: BenchmarkConfig) -> Sources | None:
         allow_one_line_error(lambda shard=shard: read_prompts(shard))
     for shard in sources.image_shards:
         allow_one_line_error(lambda shard=shard: read_shard(shard, names))
-        allow_one_line_error(lambda shard=shard: read_extra(shard, sources.extra, sources.settings))
+        allow_one_line_error(lambda shard=shard: read_extra_columns(shard, sources.extra, sources.settings))
     assert all(broken.message.strip() for broken in sources.broken)
     return sources
 
@@ -88,33 +88,35 @@ def make_content(suffix: str) -> bytes:
     if suffix == "csv":
         return 'prompt_id,text,skills\np0,"a café, at night",colour\np1,"two ""red"" cubes",\np2,,count\n'.encode()
     if suffix == "jsonl":
-        return "".join(json.dumps(prompt) + "\n" for prompt in PROMPTS).encode()
+        return "".join(json.dumps(prompt) + "\n" for prompt in PROMPT_ROWS).encode()
     if suffix == "json":
-        return json.dumps({str(prompt["prompt_id"]): prompt for prompt in PROMPTS}, ensure_ascii=False).encode()
+        return json.dumps({str(prompt["prompt_id"]): prompt for prompt in PROMPT_ROWS}, ensure_ascii=False).encode()
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist(PROMPTS), sink, row_group_size=2)
+    pq.write_table(pa.Table.from_pylist(PROMPT_ROWS), sink, row_group_size=2)
     return bytes(sink.getvalue().to_pybytes())
 
 
 @pytest.mark.parametrize("suffix", ["csv", "json", "jsonl", "parquet"])
-@bounded
+@FEW_EXAMPLES_SETTINGS
 @given(changes=draw_edits(st.sampled_from(FOREIGN_BYTES) | st.binary(max_size=60)))
-def test_damaged_prompt_files_are_read_or_refused_in_one_line(suffix: str, bench: Path, changes: list[Edit]) -> None:
+def test_damaged_prompt_files_are_read_or_refused_in_one_line(
+    suffix: str, bench: Path, changes: list[ByteEdit]
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / f"prompts.{suffix}"
         file.write_bytes(apply_edits(make_content(suffix), changes))
         assert_prompts_are_usable(read_all(open_prompts(bench, file)))
 
 
-odd = st.sampled_from([*ODD_VALUES, b"p0", b"\xff"])
-records = st.lists(
-    st.dictionaries(st.sampled_from(["prompt_id", "text", "skills", "other"]), odd), min_size=1, max_size=4
+ODD_CELLS = st.sampled_from([*ODD_VALUES, b"p0", b"\xff"])
+PROMPT_RECORDS = st.lists(
+    st.dictionaries(st.sampled_from(["prompt_id", "text", "skills", "other"]), ODD_CELLS), min_size=1, max_size=4
 )
 
 
 @pytest.mark.parametrize("suffix", ["json", "jsonl"])
-@bounded
-@given(records=records)
+@FEW_EXAMPLES_SETTINGS
+@given(records=PROMPT_RECORDS)
 def test_odd_values_in_json_are_read_or_refused_in_one_line(
     suffix: str, bench: Path, records: list[dict[str, Any]]
 ) -> None:
@@ -147,11 +149,15 @@ def write_columns(path: Path, columns: Sequence[tuple[str, Sequence[Any]]]) -> b
 
 
 def draw_columns(*names: str) -> st.SearchStrategy[list[tuple[str, list[Any]]]]:
-    values = st.lists(odd, min_size=3, max_size=3) | odd.map(lambda value: [value] * 3) | st.just(["p0", "p1", "p2"])
+    values = (
+        st.lists(ODD_CELLS, min_size=3, max_size=3)
+        | ODD_CELLS.map(lambda value: [value] * 3)
+        | st.just(["p0", "p1", "p2"])
+    )
     return st.lists(st.tuples(st.sampled_from(names), values), min_size=1, max_size=6)
 
 
-@bounded
+@FEW_EXAMPLES_SETTINGS
 @given(columns=draw_columns("prompt_id", "text", "skills", "other"))
 def test_odd_columns_of_prompts_are_read_or_refused_in_one_line(
     bench: Path, columns: list[tuple[str, list[Any]]]
@@ -163,7 +169,7 @@ def test_odd_columns_of_prompts_are_read_or_refused_in_one_line(
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["own prompts", "a benchmark's"])
-@bounded
+@FEW_EXAMPLES_SETTINGS
 @given(
     columns=draw_columns("prompt_id", "image_id", "image", "uri", "prompt", "seed"), extra=st.sampled_from(["*", ()])
 )
@@ -172,16 +178,16 @@ def test_odd_columns_of_images_are_read_or_refused_in_one_line(
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         if write_columns(Path(folder) / "images/flint/0.parquet", columns):
-            write_rows(Path(folder) / "prompts.parquet", PROMPTS)
+            write_rows(Path(folder) / "prompts.parquet", PROMPT_ROWS)
             prompts = None if own else f"{folder}/prompts.parquet"
             columns_config = ColumnsConfig(extra=extra)
             read_all(BenchmarkConfig(name="fuzz", prompts=prompts, images=f"{folder}/images", columns=columns_config))
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["own prompts", "a benchmark's"])
-@bounded
+@FEW_EXAMPLES_SETTINGS
 @given(changes=draw_edits(st.binary(max_size=60)))
-def test_damaged_images_are_read_or_refused_in_one_line(own: bool, changes: list[Edit]) -> None:
+def test_damaged_images_are_read_or_refused_in_one_line(own: bool, changes: list[ByteEdit]) -> None:
     rows = [
         {"prompt_id": f"p{n}", "image": b"x" * 50, "uri": "a.png", "prompt": f"a cat {n}", "seed": n} for n in range(4)
     ]
@@ -191,7 +197,7 @@ def test_damaged_images_are_read_or_refused_in_one_line(own: bool, changes: list
         file = Path(folder) / "images/flint/0.parquet"
         file.parent.mkdir(parents=True)
         file.write_bytes(apply_edits(sink.getvalue().to_pybytes(), changes))
-        write_rows(Path(folder) / "prompts.parquet", PROMPTS)
+        write_rows(Path(folder) / "prompts.parquet", PROMPT_ROWS)
         prompts = None if own else f"{folder}/prompts.parquet"
         read_all(
             BenchmarkConfig(name="fuzz", prompts=prompts, images=f"{folder}/images", columns=ColumnsConfig(extra="*"))
@@ -216,10 +222,10 @@ def show_all(store: Store, content: bytes) -> None:
     allow_one_line_error(lambda: open_run(store, find_run(store, "latest"), None, map_sequentially))
 
 
-@bounded
+@FEW_EXAMPLES_SETTINGS
 @given(changes=draw_edits(st.sampled_from(FOREIGN_BYTES) | st.binary(max_size=60)))
 def test_damaged_manifests_are_read_or_refused_in_one_line(
-    store: Store, whole_manifest: dict[str, Any], changes: list[Edit]
+    store: Store, whole_manifest: dict[str, Any], changes: list[ByteEdit]
 ) -> None:
     show_all(store, apply_edits(json.dumps(whole_manifest).encode(), changes))
 
@@ -230,10 +236,10 @@ def whole_manifest(store: Store) -> dict[str, Any]:
     return read_manifest(store, run.run_id)
 
 
-@bounded
+@FEW_EXAMPLES_SETTINGS
 @example(values={182: "\ud800"})
 @example(values={83: None})
-@given(values=st.dictionaries(st.integers(0, 200), odd, min_size=1, max_size=3))
+@given(values=st.dictionaries(st.integers(0, 200), ODD_CELLS, min_size=1, max_size=3))
 def test_odd_values_in_manifests_are_read_or_refused_in_one_line(
     store: Store, whole_manifest: dict[str, Any], values: dict[int, Any]
 ) -> None:
@@ -251,23 +257,23 @@ def test_odd_values_in_manifests_are_read_or_refused_in_one_line(
 
 # Overrides
 
-KEYS = sorted(list_dotted_keys(load_values(get_command("sweep"), ["sweep=shapes"])))
-VALUES = [
+SWEEP_KEYS = sorted(list_dotted_keys(load_values(get_command("sweep"), ["sweep=shapes"])))
+ODD_KEY_VALUES = [
     "", "null", "{}", "[]", "[1,", "{a: b}", "-1", "0", "1e999", "nan", "true", "'", '"', "a,b", "${oc.env:HOME}",
     "${x}", "???", "\\", "é", "\udcff", "s3://", "s3:/x", "~nobody/x", "\0", "/dev/null", "x" * 5000, "[" * 500, "$",
     "@", "a=b", "\n",
 ]  # fmt: skip
 
 
-@bounded
+@FEW_EXAMPLES_SETTINGS
 @example(key="", value="", prefix="+")
 @example(key="adaptive", value="x" * 5000, prefix="")
 @given(
-    key=st.sampled_from(KEYS)
+    key=st.sampled_from(SWEEP_KEYS)
     | st.sampled_from(["", "x", "metric", "sweep", "cluster", "model@models.vqa", "hydra.run"]),
-    value=st.sampled_from(VALUES),
+    value=st.sampled_from(ODD_KEY_VALUES),
     prefix=st.sampled_from(["", "", "+", "++", "~"]),
 )
 def test_odd_overrides_are_accepted_or_refused_in_one_line(key: str, value: str, prefix: str) -> None:
     given = ["sweep=shapes", f"{prefix}{key}={value}"]
-    allow_one_line_error(lambda: config_of("sweep", *given))
+    allow_one_line_error(lambda: load_job_config("sweep", *given))

@@ -12,20 +12,20 @@ from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.preparing import RowError, decode_row_image
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
-from plumbline.pipelines.sources.uris import StoredObjects, UriReader, open_benchmark_uris
+from plumbline.pipelines.sources.uris import ImageFileDigester, UriReader, open_benchmark_uris
 from tests.operators.tiny import draw_image, encode_image
 from tests.s3 import S3Server
 
-SECRET = b"root:x:0:0"
-PNG = encode_image(draw_image(0))
+SECRET_BYTES = b"root:x:0:0"
+PNG_BYTES = encode_image(draw_image(0))
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Return a folder with a subfolder that contains one image, and another file outside the subfolder."""
     (tmp_path / "images" / "atlas").mkdir(parents=True)
-    (tmp_path / "images" / "atlas" / "a.png").write_bytes(PNG)
-    (tmp_path / "passwd").write_bytes(SECRET)
+    (tmp_path / "images" / "atlas" / "a.png").write_bytes(PNG_BYTES)
+    (tmp_path / "passwd").write_bytes(SECRET_BYTES)
     return tmp_path
 
 
@@ -42,22 +42,20 @@ def get_refusal(uris: UriReader, uri: object) -> RowError:
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_an_address_below_the_images_is_read(folder: Path, scheme: str) -> None:
-    assert make_uris(folder / "images").read(f"{scheme}{folder}/images/atlas/a.png") == PNG
+    assert make_uris(folder / "images").read(f"{scheme}{folder}/images/atlas/a.png") == PNG_BYTES
 
 
 def test_a_relative_address_starts_from_the_working_directory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
-    assert make_uris("images").read("images/atlas/a.png") == PNG
-    assert make_uris(folder / "images").read("images/../images/atlas/a.png") == PNG
+    assert make_uris("images").read("images/atlas/a.png") == PNG_BYTES
+    assert make_uris(folder / "images").read("images/../images/atlas/a.png") == PNG_BYTES
 
 
-def test_roots_stay_where_they_were_when_a_worker_has_another_working_directory(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_roots_do_not_change_with_the_working_directory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     uris = make_uris("images")
     monkeypatch.chdir("/")
-    assert uris.read(f"{folder}/images/atlas/a.png") == PNG
+    assert uris.read(f"{folder}/images/atlas/a.png") == PNG_BYTES
 
 
 @pytest.mark.parametrize(
@@ -86,7 +84,7 @@ def test_an_address_outside_is_refused_with_the_remedy_and_without_any_content_o
     assert error.kind == "uri_refused" and "benchmark.uri_roots" in error.message
     assert error.retryable, "the allowed folders are not part of any key"
     text = error.message.replace(uri, "")
-    assert SECRET.decode() not in text and not any(sign.isdigit() for sign in text)
+    assert SECRET_BYTES.decode() not in text and not any(sign.isdigit() for sign in text)
 
 
 @pytest.mark.parametrize("target", ["passwd", "nothing-is-here"])
@@ -102,28 +100,28 @@ def test_links_are_resolved_before_an_address_is_checked(folder: Path) -> None:
     (folder / "images" / "inside").symlink_to(folder / "images" / "atlas")
     uris = make_uris(folder / "images")
     assert get_refusal(uris, folder / "images" / "outside" / "passwd").kind == "uri_refused"
-    assert uris.read(f"{folder}/images/inside/a.png") == PNG
+    assert uris.read(f"{folder}/images/inside/a.png") == PNG_BYTES
 
 
 def test_images_behind_a_configured_link_belong_to_the_benchmark(folder: Path) -> None:
     (folder / "data").symlink_to(folder / "images")
-    assert make_uris(folder / "data").read(f"{folder}/data/atlas/a.png") == PNG
-    assert make_uris(folder / "data").read(f"{folder}/images/atlas/a.png") == PNG
+    assert make_uris(folder / "data").read(f"{folder}/data/atlas/a.png") == PNG_BYTES
+    assert make_uris(folder / "data").read(f"{folder}/images/atlas/a.png") == PNG_BYTES
 
 
 def test_an_allowed_folder_is_read_directly_and_through_links(folder: Path) -> None:
     (folder / "others").mkdir()
-    (folder / "others" / "b.png").write_bytes(PNG)
+    (folder / "others" / "b.png").write_bytes(PNG_BYTES)
     (folder / "images" / "b.png").symlink_to(folder / "others" / "b.png")
     assert get_refusal(make_uris(folder / "images"), folder / "images" / "b.png").kind == "uri_refused"
     uris = make_uris(folder / "images", folder / "others")
-    assert uris.read(f"{folder}/others/b.png") == uris.read(f"{folder}/images/b.png") == PNG
+    assert uris.read(f"{folder}/others/b.png") == uris.read(f"{folder}/images/b.png") == PNG_BYTES
     assert get_refusal(uris, folder / "passwd").kind == "uri_refused"
 
 
 def test_the_folder_of_a_single_file_belongs_to_the_benchmark(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = folder / "images" / "atlas.parquet"
-    assert make_uris(table).read(f"{folder}/images/atlas/a.png") == PNG
+    assert make_uris(table).read(f"{folder}/images/atlas/a.png") == PNG_BYTES
     assert get_refusal(make_uris(table), folder / "passwd").kind == "uri_refused"
     monkeypatch.chdir(folder / "images")
     assert make_uris("atlas.parquet").roots == (f"{folder}/images",)
@@ -134,7 +132,7 @@ def test_each_generator_given_by_path_is_a_root(folder: Path) -> None:
     places = {"atlas": f"{folder}/images/atlas", "flint": "s3://bucket/flint"}
     benchmark = BenchmarkConfig(name="own", prompts=None, images=None, generators=places)
     uris = open_benchmark_uris(benchmark, StorageConfig(), ImageLimits())
-    assert uris.read(f"{folder}/images/atlas/a.png") == PNG
+    assert uris.read(f"{folder}/images/atlas/a.png") == PNG_BYTES
     assert uris.roots == tuple(places.values())
 
 
@@ -185,10 +183,10 @@ def test_an_image_on_s3_is_read_below_its_prefix(s3_server: S3Server) -> None:
     storage = StorageConfig(key=s3_server.key, secret=s3_server.secret, endpoint_url=s3_server.endpoint)
     files = s3_server.filesystem()
     files.makedirs("uris/images")
-    files.pipe_file("uris/images/a.png", PNG)
-    files.pipe_file("uris/secret", SECRET)
+    files.pipe_file("uris/images/a.png", PNG_BYTES)
+    files.pipe_file("uris/secret", SECRET_BYTES)
     uris = make_uris("s3://uris/images", storage=storage)
-    assert uris.read("s3://uris/images/a.png") == PNG
+    assert uris.read("s3://uris/images/a.png") == PNG_BYTES
     assert get_refusal(uris, "s3://uris/images/b.png").kind == "missing_image"
     assert get_refusal(uris, "s3://uris/secret").kind == "uri_refused"
 
@@ -199,13 +197,13 @@ def test_an_object_on_s3_is_identified_by_its_etag_and_its_folder_is_listed_once
         fs.pipe_file(f"{bucket}/images/{name}.png", name.encode())
     images = pa.table({"uri": [f"{bucket}/images/{name}.png" for name in ("a", "b", "gone")]})
     reader = UriReader(roots=(f"{bucket}/images",), storage=StorageConfig(), max_bytes=10)
-    objects = StoredObjects(reader.locate)
+    objects = ImageFileDigester(reader.locate)
     before = objects.digest(images)
     assert list(objects.listings) == [f"{bucket}/images"]
-    assert StoredObjects(reader.locate).digest(images) == before
+    assert ImageFileDigester(reader.locate).digest(images) == before
     fs.pipe_file(f"{bucket}/images/b.png", b"another")
-    replaced = StoredObjects(reader.locate).digest(images)
+    replaced = ImageFileDigester(reader.locate).digest(images)
     fs.pipe_file(f"{bucket}/images/gone.png", b"there")
-    assert len({before, replaced, StoredObjects(reader.locate).digest(images)}) == 3
+    assert len({before, replaced, ImageFileDigester(reader.locate).digest(images)}) == 3
     outside = pa.table({"uri": ["/etc/passwd", f"{bucket}/others/x.png", "", None, "https://x/y.png"]})
-    assert StoredObjects(reader.locate).digest(outside) == StoredObjects(reader.locate).digest(outside)
+    assert ImageFileDigester(reader.locate).digest(outside) == ImageFileDigester(reader.locate).digest(outside)

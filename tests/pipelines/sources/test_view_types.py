@@ -8,44 +8,44 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.bench_of import images, prompts, run_bench, write_benchmark, write_rows
+from tests.bench_of import read_image_rows, read_prompt_rows, run_bench, write_benchmark, write_rows
 from tests.commands import run
 
-VIEWS = {pa.string(): pa.string_view(), pa.binary(): pa.binary_view()}
+VIEW_TYPES = {pa.string(): pa.string_view(), pa.binary(): pa.binary_view()}
 
 
-def to_view_type(dtype: pa.DataType) -> pa.DataType:
+def convert_to_view_type(dtype: pa.DataType) -> pa.DataType:
     if pa.types.is_struct(dtype):
-        return pa.struct([field.with_type(to_view_type(field.type)) for field in dtype])
+        return pa.struct([field.with_type(convert_to_view_type(field.type)) for field in dtype])
     if pa.types.is_list(dtype):
-        return pa.large_list(dtype.value_field.with_type(to_view_type(dtype.value_type)))
-    return VIEWS.get(dtype, dtype)
+        return pa.large_list(dtype.value_field.with_type(convert_to_view_type(dtype.value_type)))
+    return VIEW_TYPES.get(dtype, dtype)
 
 
 def write_as_views(folder: Path) -> None:
     """Rewrite all Parquet files of a folder with string and binary views, in row groups of three."""
     for file in folder.rglob("*.parquet"):
         table = pq.read_table(file)
-        schema = pa.schema([field.with_type(to_view_type(field.type)) for field in table.schema])
+        schema = pa.schema([field.with_type(convert_to_view_type(field.type)) for field in table.schema])
         with pq.ParquetWriter(file, schema) as writer:
             for start in range(0, len(table), 3):  # Arrow cannot slice views itself
                 writer.write_table(pa.Table.from_pylist(table.slice(start, 3).to_pylist(), schema))
         assert "string_view" in str(pq.read_schema(file))
 
 
-def write_two(folder: Path) -> tuple[Path, Path]:
+def write_benchmark_twice(folder: Path) -> tuple[Path, Path]:
     """Write a benchmark twice, with plain types and with views; return both folders.
 
     Its rows are shuffled, and have skills and extra columns.
     """
     for name in ("plain", "views"):
         write_benchmark(folder / name, count=11)
-        rows = [{**row, "level": "hard" if number % 3 else "easy"} for number, row in enumerate(prompts(11))]
+        rows = [{**row, "level": "hard" if number % 3 else "easy"} for number, row in enumerate(read_prompt_rows(11))]
         write_rows(folder / name / "prompts.parquet", rows)
         for generator in ("atlas", "flint"):
             of_images = [
                 {**row, "image": {"bytes": row["image"], "path": None}, "seed": f"s{number}"}
-                for number, row in enumerate(images(generator, 11))
+                for number, row in enumerate(read_image_rows(generator, 11))
             ]
             shuffled = [of_images[place] for place in np.random.default_rng(9).permutation(11)]
             write_rows(folder / name / f"images/{generator}/00000.parquet", shuffled, row_group=5)
@@ -64,7 +64,7 @@ def write_two(folder: Path) -> tuple[Path, Path]:
 )
 def test_a_sweep_of_views_has_the_same_scores_as_one_of_plain_types(words: list[str], tmp_path: Path) -> None:
     of_each, copied = [], []
-    for folder in write_two(tmp_path):
+    for folder in write_benchmark_twice(tmp_path):
         done = run_bench(
             folder,
             tmp_path / f"store of {folder.name}",

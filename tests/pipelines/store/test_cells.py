@@ -32,7 +32,7 @@ RECIPE = make_recipe("answers", 1, {"model": "m", "dtype": "float32"})
 
 
 def make_cell(shard: Shard = SHARD, recipe: Recipe = RECIPE) -> PlannedCell:
-    return PlannedCell(recipe, shard, to_canonical_json(shard.source()))
+    return PlannedCell(recipe, shard, to_canonical_json(shard.describe_source()))
 
 
 @pytest.mark.parametrize(

@@ -24,11 +24,11 @@ from plumbline.pipelines.store.lease import (
     take_lease,
 )
 from plumbline.pipelines.store.store import Store
-from tests.commands import store_at
+from tests.commands import open_store_at
 
 ROOT = Path(__file__).parent.parent.parent.parent
 LEASE_SECONDS = 60.0
-HOUR = 3600
+HOUR_SECONDS = 3600
 HOLDER_SCRIPT = """
 import sys
 from plumbline.pipelines.store import lease as module
@@ -163,7 +163,7 @@ def test_a_number_is_not_used_twice_even_if_its_file_was_removed(store: Store) -
 def test_a_holder_whose_store_is_unreachable_for_a_while_keeps_its_lease(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = store_at(tmp_path / "store")
+    store = open_store_at(tmp_path / "store")
     lease = take_night_lease(store, ScriptedClock())
     (tmp_path / "store").rename(tmp_path / "away")
     (tmp_path / "store").write_text("in the way")
@@ -177,7 +177,7 @@ def test_a_holder_whose_store_is_unreachable_for_a_while_keeps_its_lease(
 
 
 @contextmanager
-def fill_disk() -> Iterator[None]:
+def simulate_full_disk() -> Iterator[None]:
     """Prevent this process from writing a single byte to a file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
@@ -206,11 +206,11 @@ class CountingClock(ScriptedClock):
 
 
 def test_a_late_holder_with_a_full_disk_keeps_trying_until_another_process_takes_the_lease(tmp_path: Path) -> None:
-    store = store_at(tmp_path / "store")
+    store = open_store_at(tmp_path / "store")
     clock, told = CountingClock(), Queue[LeaseLost]()
     with take_lease(store, "night", "nightly", seconds=0.3, clock=clock) as lease:
         lease.when_lost = told.put
-        with fill_disk():
+        with simulate_full_disk():
             clock.time += 0.25
             assert clock.has_beaten(5), "its thread continues"
             with pytest.raises(WriteError, match=r"leases/night/00000002.json: cannot be written"):
@@ -234,7 +234,7 @@ def start_holder(store: Store, beats: int) -> Iterator[subprocess.Popen[str]]:
     Its thread renews the lease `beats` times per hour.
     """
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER_SCRIPT, store.place.url, str(HOUR), str(beats)],
+        [sys.executable, "-c", HOLDER_SCRIPT, store.place.url, str(HOUR_SECONDS), str(beats)],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -262,7 +262,10 @@ class ShortWaitClock(Clock):
 
 
 def test_a_thread_renews_the_lease_until_its_process_is_killed(store: Store) -> None:
-    with start_holder(store, beats=HOUR) as process, pytest.raises(LeaseHeld, match=rf"process {process.pid}\), since"):
+    with (
+        start_holder(store, beats=HOUR_SECONDS) as process,
+        pytest.raises(LeaseHeld, match=rf"process {process.pid}\), since"),
+    ):
         take_night_lease(store, ShortWaitClock())
     assert process.returncode == -signal.SIGKILL
     lease = take_night_lease(store, ScriptedClock())

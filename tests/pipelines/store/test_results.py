@@ -13,7 +13,7 @@ from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps import results
 from plumbline.pipelines.sweeps.results import FinishedSweep
-from tests.bench_of import Bench, images, prompts, run_plan, run_tables, save_scores, write_rows
+from tests.bench_of import Bench, read_image_rows, read_prompt_rows, read_run_tables, run_plan, save_scores, write_rows
 
 
 class Nights(Bench):
@@ -38,7 +38,7 @@ class Nights(Bench):
         return run_plan(self.plan(*words))
 
     def add(self, generator: str, count: int = 8, file: str = "00000") -> None:
-        self.write(generator, images(generator, count), file)
+        self.write(generator, read_image_rows(generator, count), file)
 
     def list_generators_read(self) -> set[str]:
         return {path.split("/")[2] for path in self.read}
@@ -54,8 +54,8 @@ def assert_equals_fresh_run(nights: Nights, done: FinishedSweep, folder: Path) -
     shutil.copytree(nights.store.place.url, folder, ignore=shutil.ignore_patterns("runs"), copy_function=shutil.copy2)
     fresh = nights.sweep(f"store={folder}")
     assert nights.read, "every cell is read"
-    for name, table in run_tables(fresh).items():
-        pd.testing.assert_frame_equal(run_tables(done)[name], table)
+    for name, table in read_run_tables(fresh).items():
+        pd.testing.assert_frame_equal(read_run_tables(done)[name], table)
 
 
 def test_a_night_with_one_new_generator_reads_only_its_cells(nights: Nights, tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_copied_rows_without_a_score_keep_their_error_and_their_place(nights: Ni
     planned = nights.plan()
     cell = planned.plan.scores["clipscore"][-1]
     ids = read_shard(cell.shard, ("image_id", "prompt_id")).to_pylist()
-    error = {"kind": "corrupt_image", "message": "it does not decode", "retryable": False}
+    error = {"kind": "corrupt_image", "message": "the image does not decode", "retryable": False}
     failed = [{**row, "generator": "flint", "metric": "clipscore", "error": error} for row in ids]
     planned.store.save(planned.plan.make_cell(cell), rows.table(failed, schemas.ELEMENT_SCORES))
     nights.sweep()
@@ -131,7 +131,7 @@ def test_relabelled_prompts_are_counted_again_and_an_added_prompt_changes_no_par
     nights: Nights, tmp_path: Path
 ) -> None:
     nights.sweep()
-    asked = prompts(9)
+    asked = read_prompt_rows(9)
     write_rows(nights.folder / "prompts.parquet", asked, row_group=8)
     nights.sweep()
     assert not nights.read

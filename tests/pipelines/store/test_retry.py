@@ -16,13 +16,13 @@ from plumbline.pipelines.store.cells import PlannedCell
 from plumbline.pipelines.store.runs import read_manifest
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.results import FinishedSweep
-from tests.bench_of import images, plan_bench, run_plan, write_benchmark, write_rows
+from tests.bench_of import plan_bench, read_image_rows, run_plan, write_benchmark, write_rows
 
 METRIC_OPTION = "metric=[edge_density]"
 SLOW_ERROR = RowError("image_too_slow", "decoding takes too long", retryable=True)
 
 
-class Decoder:
+class RecordingDecoder:
     """A decoder that records every image, and returns a timeout error for the images in `slow`."""
 
     def __init__(self) -> None:
@@ -36,8 +36,8 @@ class Decoder:
 
 
 @pytest.fixture
-def decoder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Decoder]:
-    decoder = Decoder()
+def decoder(monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordingDecoder]:
+    decoder = RecordingDecoder()
     monkeypatch.setattr(module, "decode_bytes", decoder)
     return decoder
 
@@ -67,13 +67,13 @@ def list_cells(cells: frozenset[PlannedCell]) -> list[tuple[str, str]]:
 
 
 def test_only_failed_rows_are_tried_again_and_new_images_wait(
-    folder: Path, decoder: Decoder, capsys: pytest.CaptureFixture[str]
+    folder: Path, decoder: RecordingDecoder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    slow = [row["image"] for row in images("atlas", 8)[1:3]]
+    slow = [row["image"] for row in read_image_rows("atlas", 8)[1:3]]
     decoder.slow = set(slow)
     first = run(folder)
     assert list_error_kinds(first) == ["image_too_slow"] * 2
-    write_rows(folder / "images/cobalt/00000.parquet", images("cobalt", 8))
+    write_rows(folder / "images/cobalt/00000.parquet", read_image_rows("cobalt", 8))
     decoder.slow = set(slow[:1])
     decoder.decoded.clear()
     retry = make_plan(folder, "retry_failed=true")
@@ -96,8 +96,8 @@ def test_only_failed_rows_are_tried_again_and_new_images_wait(
     assert (whole.exit_code, whole.retried, len(decoder.decoded)) == (0, None, 1 + 8)
 
 
-def test_permanently_failed_rows_are_not_tried_again(folder: Path, decoder: Decoder) -> None:
-    rows = images("atlas", 8)
+def test_permanently_failed_rows_are_not_tried_again(folder: Path, decoder: RecordingDecoder) -> None:
+    rows = read_image_rows("atlas", 8)
     rows[0]["image"] = b"no image at all"
     write_rows(folder / "images/atlas/00000.parquet", rows)
     decoder.slow = {rows[1]["image"]}
@@ -107,25 +107,25 @@ def test_permanently_failed_rows_are_not_tried_again(folder: Path, decoder: Deco
     assert done.retried == (1, 1) and list_error_kinds(done) == ["corrupt_image"]
 
 
-def test_without_failed_rows_the_existing_run_is_named(folder: Path, decoder: Decoder) -> None:
+def test_without_failed_rows_the_existing_run_is_named(folder: Path, decoder: RecordingDecoder) -> None:
     first = run(folder)
     again = run(folder, "retry_failed=true")
     assert again.unchanged and again.run_id == first.run_id
 
 
-def test_a_run_without_some_cells_does_not_replace_a_complete_run(folder: Path, decoder: Decoder) -> None:
+def test_a_run_without_some_cells_does_not_replace_a_complete_run(folder: Path, decoder: RecordingDecoder) -> None:
     run(folder)
-    write_rows(folder / "images/cobalt/00000.parquet", images("cobalt", 8))
+    write_rows(folder / "images/cobalt/00000.parquet", read_image_rows("cobalt", 8))
     assert list_error_kinds(run(folder, "retry_failed=true")) == ["not_computed"] * 8
     assert run(folder, "retry_failed=true").unchanged
     whole = run(folder)
     assert not whole.unchanged and whole.exit_code == 0
 
 
-def test_an_image_that_has_appeared_at_its_address_since_is_retried(folder: Path, decoder: Decoder) -> None:
+def test_an_image_that_has_appeared_at_its_address_since_is_retried(folder: Path, decoder: RecordingDecoder) -> None:
     """The new image changes the key of its cell, so the new cell and the draft with the failed row differ in path."""
     places = folder / "images/atlas"
-    rows = images("atlas", 4)
+    rows = read_image_rows("atlas", 4)
     for number, row in enumerate(rows[1:], 1):
         (places / f"{number}.png").write_bytes(row["image"])
     addresses = [{**row, "image": None, "uri": str(places / f"{n}.png")} for n, row in enumerate(rows)]

@@ -19,7 +19,7 @@ from plumbline.pipelines.store.cells import Outcome
 from plumbline.pipelines.store.runs import find_newest_run
 from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps.planning import PlannedSweep
-from tests.bench_of import compute, images, plan_bench, prompts, write_benchmark, write_rows
+from tests.bench_of import compute_cells, plan_bench, read_image_rows, read_prompt_rows, write_benchmark, write_rows
 from tests.commands import run
 
 BOTH_METRICS_OPTION = "metric=[vqascore,clipscore]"
@@ -65,12 +65,12 @@ def test_moving_or_copying_a_folder_of_images_asks_no_model(
     folder: Path, plan: Callable[..., PlannedSweep], encoded: dict[str, int]
 ) -> None:
     first = plan(BOTH_METRICS_OPTION)
-    before = read_rows(first, "scores", compute(first))
+    before = read_rows(first, "scores", compute_cells(first))
     (folder / "images").rename(folder / "moved")
     shutil.copytree(folder / "moved", folder / "copied")
     for images_folder in ("moved", "copied"):
         now = plan(BOTH_METRICS_OPTION, f"benchmark.images={folder}/{images_folder}")
-        assert read_rows(now, "scores", compute(now)) == before
+        assert read_rows(now, "scores", compute_cells(now)) == before
     assert encoded == {"vqa": 8, "clip": 8}
 
 
@@ -85,7 +85,7 @@ def test_renaming_a_file_or_generator_asks_no_model(
     renamed: str, hidden: str, folder: Path, encoded: dict[str, int]
 ) -> None:
     """No model is asked even if the generator's name is part of the image ids."""
-    rows = [{name: value for name, value in row.items() if name != hidden} for row in images("atlas", 8)]
+    rows = [{name: value for name, value in row.items() if name != hidden} for row in read_image_rows("atlas", 8)]
     write_rows(folder / "images/atlas/00000.parquet", rows)
     sweep_and_read_scores(folder, "store")
     (folder / renamed).rename((folder / renamed).with_name("other" + Path(renamed).suffix))
@@ -95,7 +95,6 @@ def test_renaming_a_file_or_generator_asks_no_model(
 
 
 def sweep_and_read_scores(folder: Path, store: str) -> list[dict[str, Any]]:
-    """Run a sweep without Ray, and return the scores of the newest run."""
     given = [
         "sweep=shapes",
         BOTH_METRICS_OPTION,
@@ -112,13 +111,13 @@ def test_an_edited_prompt_only_recomputes_its_own_images(
     folder: Path, plan: Callable[..., PlannedSweep], encoded: dict[str, int]
 ) -> None:
     before = plan(BOTH_METRICS_OPTION)
-    compute(before)
+    compute_cells(before)
     assert encoded == {"vqa": 8, "clip": 8}
-    edited = prompts(8)
+    edited = read_prompt_rows(8)
     edited[5]["text"] = "two red circles"
     write_rows(folder / "prompts.parquet", edited)
     after = plan(BOTH_METRICS_OPTION)
-    compute(after)
+    compute_cells(after)
     assert encoded == {"vqa": 9, "clip": 9}
     for stage in ("answers", "similarities"):
         old, new = (read_rows(planned, stage, {}) for planned in (before, after))
@@ -133,12 +132,12 @@ def test_a_growing_benchmark_only_asks_about_its_new_prompts_and_images(
     asked = record_texts(monkeypatch)
     store = tmp_path / "store"
     first = plan_bench(folder, store, "metric=[gecko]")
-    compute(first)
-    known = {prompt["text"] for prompt in prompts(6)}
+    compute_cells(first)
+    known = {prompt["text"] for prompt in read_prompt_rows(6)}
     before = len(asked)
     write_benchmark(folder, ["atlas"], count=8)
     grown = plan_bench(folder, store, "metric=[gecko]")
-    compute(grown)
+    compute_cells(grown)
     assert not any(text in request for text in known for request in asked[before:])
     old = {row["prompt_id"]: row["question_id"] for row in read_rows(first, "questions", {})}
     new = {row["prompt_id"]: row["question_id"] for row in read_rows(grown, "questions", {})}
@@ -154,7 +153,7 @@ def record_texts(monkeypatch: pytest.MonkeyPatch, refuse: str = "") -> list[str]
     def answer_and_note(self: CausalLM, requests: Sequence[Request]) -> list[Generation | RowError]:
         texts = [request.messages[0].text for request in requests]
         asked.extend(texts)
-        failure = RowError("model_unavailable", "it did not answer", retryable=True)
+        failure = RowError("model_unavailable", "the model did not answer", retryable=True)
         replies = generate(self, requests)
         return [failure if refuse and refuse in text else reply for text, reply in zip(texts, replies, strict=True)]
 
@@ -165,16 +164,16 @@ def record_texts(monkeypatch: pytest.MonkeyPatch, refuse: str = "") -> list[str]
 def test_a_draft_of_questions_is_completed_and_its_good_rows_are_kept(
     plan: Callable[..., PlannedSweep], encoded: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fail_about_text = prompts(8)[2]["text"]
+    fail_about_text = read_prompt_rows(8)[2]["text"]
     with monkeypatch.context() as patch:
         record_texts(patch, refuse=fail_about_text)
         first = plan("metric=[gecko]")
-        outcomes = compute(first)
+        outcomes = compute_cells(first)
     drafted = read_rows(first, "questions", outcomes)
     assert sorted(outcome.state for outcome in outcomes.values()) == ["committed"] * 4 + ["draft"] * 4
     asked = record_texts(monkeypatch)
     second = plan("metric=[gecko]")
-    compute(second)
+    compute_cells(second)
     assert asked and all(fail_about_text in text for text in asked)
     good = [row for row in drafted if row["error"] is None]
     assert [row for row in read_rows(second, "questions", {}) if row["prompt"] != fail_about_text] == good
@@ -185,23 +184,23 @@ def test_a_draft_of_questions_is_completed_and_its_good_rows_are_kept(
 def test_a_draft_of_answers_is_completed_and_its_good_rows_are_kept(
     plan: Callable[..., PlannedSweep], encoded: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = prompts(1)[0]["text"]
+    text = read_prompt_rows(1)[0]["text"]
     with monkeypatch.context() as patch:
-        patch.setattr(ClipFlanT5Likelihood, "likelihood", fail_about(text))
+        patch.setattr(ClipFlanT5Likelihood, "likelihood", make_failing_likelihood(text))
         first = plan("metric=[vqascore]")
-        outcomes = compute(first)
+        outcomes = compute_cells(first)
     before = encoded["vqa"]
     drafted = read_rows(first, "answers", outcomes)
     assert sum(row["error"] is not None for row in drafted) == 1
     second = plan("metric=[vqascore]")
-    compute(second)
+    compute_cells(second)
     assert encoded["vqa"] == before + 1
     completed = read_rows(second, "answers", {})
     assert all(row["error"] is None for row in completed)
     assert [row for row in completed if row["image_id"] != drafted[0]["image_id"]] == drafted[1:]
 
 
-def fail_about(text: str) -> Callable[..., Any]:
+def make_failing_likelihood(text: str) -> Callable[..., Any]:
     likelihood = ClipFlanT5Likelihood.likelihood
 
     def fail_about_text(self: ClipFlanT5Likelihood, features: Any, questions: Sequence[Any]) -> Any:
@@ -221,23 +220,22 @@ def test_no_row_is_reused_from_a_cell_with_another_recipe(
     keeps_name: bool, folder: Path, plan: Callable[..., PlannedSweep]
 ) -> None:
     first, second = plan("metric=[gecko]"), plan("metric=[gecko]", OTHER_WRITER)
-    compute(second)
+    compute_cells(second)
     for target, source in zip(list_question_files(first), list_question_files(second), strict=True):
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(source, target.with_name(source.name) if keeps_name else target)
-    edited = prompts(8)
+    edited = read_prompt_rows(8)
     edited[1]["text"] = edited[5]["text"] = "two red circles"
     write_rows(folder / "prompts.parquet", edited)
     after = plan("metric=[gecko]")
-    compute(after)
+    compute_cells(after)
     fresh = plan("metric=[gecko]", f"store={folder.parent}/fresh")
-    compute(fresh)
+    compute_cells(fresh)
     assert read_rows(after, "questions", {}) == read_rows(fresh, "questions", {})
     assert read_rows(after, "questions", {}) != read_rows(second, "questions", {})
 
 
 def list_question_files(planned: PlannedSweep) -> list[Path]:
-    """Return the files of a plan's questions cells."""
     return [
         Path((planned.store.place / cell.path).path) for cell in planned.plan.cells if cell.recipe.stage == "questions"
     ]
@@ -246,37 +244,37 @@ def list_question_files(planned: PlannedSweep) -> list[Path]:
 def test_a_raised_limit_only_computes_the_images_refused_before(
     folder: Path, plan: Callable[..., PlannedSweep], encoded: dict[str, int]
 ) -> None:
-    rows = images("atlas", 8)
+    rows = read_image_rows("atlas", 8)
     largest = max(len(row["image"]) for row in rows)
     refused = sum(len(row["image"]) == largest for row in rows)
     first = plan(BOTH_METRICS_OPTION, f"limits.max_bytes={largest - 1}")
-    assert {outcome.state for outcome in compute(first).values()} == {"committed"}
+    assert {outcome.state for outcome in compute_cells(first).values()} == {"committed"}
     errors = [row["error"] for row in read_rows(first, "answers", {}) if row["error"] is not None]
     assert [error["kind"] for error in errors] == ["image_too_large"] * refused
     assert encoded["vqa"] == 8 - refused
     second = plan(BOTH_METRICS_OPTION)
-    compute(second)
+    compute_cells(second)
     assert encoded == {"vqa": 8, "clip": 8}
     assert all(row["error"] is None for row in read_rows(second, "scores", {}))
 
 
 def test_a_lowered_limit_refuses_images_accepted_before(folder: Path, plan: Callable[..., PlannedSweep]) -> None:
-    largest = max(len(row["image"]) for row in images("atlas", 8))
-    compute(plan(BOTH_METRICS_OPTION))
+    largest = max(len(row["image"]) for row in read_image_rows("atlas", 8))
+    compute_cells(plan(BOTH_METRICS_OPTION))
     lowered = plan(BOTH_METRICS_OPTION, f"limits.max_bytes={largest - 1}")
-    compute(lowered)
+    compute_cells(lowered)
     assert "image_too_large" in {(row["error"] or {}).get("kind") for row in read_rows(lowered, "answers", {})}
 
 
 def test_rows_of_other_images_are_not_reused(
     folder: Path, plan: Callable[..., PlannedSweep], encoded: dict[str, int]
 ) -> None:
-    compute(plan(BOTH_METRICS_OPTION))
-    swapped = images("atlas", 8)
-    for one, other in zip(swapped, reversed(images("atlas", 8)), strict=True):
+    compute_cells(plan(BOTH_METRICS_OPTION))
+    swapped = read_image_rows("atlas", 8)
+    for one, other in zip(swapped, reversed(read_image_rows("atlas", 8)), strict=True):
         one["image"] = other["image"]
     write_rows(folder / "images/atlas/00000.parquet", swapped)
-    compute(plan(BOTH_METRICS_OPTION))
+    compute_cells(plan(BOTH_METRICS_OPTION))
     assert encoded == {"vqa": 16, "clip": 16}
 
 
@@ -284,13 +282,13 @@ def test_touching_or_rewriting_a_file_costs_no_call_for_its_old_images(
     folder: Path, plan: Callable[..., PlannedSweep], encoded: dict[str, int]
 ) -> None:
     first = plan(BOTH_METRICS_OPTION)
-    compute(first)
+    compute_cells(first)
     before = read_rows(first, "answers", {})
-    replaced = images("atlas", 8)
-    replaced[3]["image"] = images("flint", 8)[3]["image"]
+    replaced = read_image_rows("atlas", 8)
+    replaced[3]["image"] = read_image_rows("flint", 8)[3]["image"]
     write_rows(folder / "images/atlas/00000.parquet", replaced)
     second = plan(BOTH_METRICS_OPTION)
-    compute(second)
+    compute_cells(second)
     assert encoded == {"vqa": 8 + 1, "clip": 8 + 1}
     after = read_rows(second, "answers", {})
     assert [one == other for one, other in zip(before, after, strict=True)] == [row != 3 for row in range(8)]
@@ -301,7 +299,7 @@ def test_only_an_image_replaced_at_its_address_is_scored_again(
 ) -> None:
     """The key contains the version of the file at an address."""
     places = folder / "images/atlas"
-    rows = images("atlas", 4)
+    rows = read_image_rows("atlas", 4)
     for number, row in enumerate(rows):
         (places / f"{number}.png").write_bytes(row["image"])
     addresses = [{**row, "image": None, "uri": str(places / f"{n}.png")} for n, row in enumerate(rows)]
@@ -309,17 +307,17 @@ def test_only_an_image_replaced_at_its_address_is_scored_again(
     pq.write_table(pa.Table.from_pylist(addresses, schema=schema), places / "00000.parquet")
     (places / "1.png").unlink()
     first = plan(BOTH_METRICS_OPTION)
-    compute(first)
+    compute_cells(first)
     assert encoded["vqa"] == 3 and plan(BOTH_METRICS_OPTION).plan.missing
     (places / "1.png").write_bytes(rows[1]["image"])
-    compute(plan(BOTH_METRICS_OPTION))
+    compute_cells(plan(BOTH_METRICS_OPTION))
     assert encoded["vqa"] == 4 and not plan(BOTH_METRICS_OPTION).plan.missing
-    (places / "2.png").write_bytes(images("flint", 8)[2]["image"])
+    (places / "2.png").write_bytes(read_image_rows("flint", 8)[2]["image"])
     last = plan(BOTH_METRICS_OPTION)
-    compute(last)
+    compute_cells(last)
     assert encoded["vqa"] == 5 and not plan(BOTH_METRICS_OPTION).plan.missing
     (places / "3.png").unlink()
     gone = plan(BOTH_METRICS_OPTION)
-    outcomes = compute(gone)
+    outcomes = compute_cells(gone)
     kinds = [(row["error"] or {}).get("kind") for row in read_rows(gone, "scores", outcomes)]
     assert kinds == 2 * ([None] * 3 + ["missing_image"])

@@ -12,15 +12,15 @@ import pytest
 from plumbline.jobs.table import JOBS
 from plumbline.pipelines.maintenance.running_sweeps import SWEEPS_FOLDER, read_heartbeats, send_heartbeats
 from plumbline.pipelines.nightly.outcome import NightOutcome, get_outcome_path, read_outcome
-from plumbline.pipelines.store.lease import Holder, read_lease, take_lease
+from plumbline.pipelines.store.lease import LeaseHolder, read_lease, take_lease
 from plumbline.pipelines.store.runs import read_manifest
 from plumbline.pipelines.store.store import Store, StoreError
 from plumbline.pipelines.sweeps.results import FinishedSweep
-from tests.bench_of import Bench, images, prompts, run_plan, run_tables, save_scores, write_rows
-from tests.commands import run, store_at
+from tests.bench_of import Bench, read_image_rows, read_prompt_rows, read_run_tables, run_plan, save_scores, write_rows
+from tests.commands import open_store_at, run
 from tests.histories.damage import ROT_WAYS, damage_file
 
-FILES = (
+RUN_FILES = (
     "manifest.json",
     "cells.parquet",
     "summary.parquet",
@@ -34,12 +34,12 @@ class SweptStore(Bench):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, "metric=[clipscore]", "max_failed=0.5", generators=("flint", "atlas"), count=9)
-        shuffled = random.Random(1).sample(prompts(9), 9)
+        shuffled = random.Random(1).sample(read_prompt_rows(9), 9)
         write_rows(self.folder / "prompts.parquet", shuffled, row_group=5)
-        drawn = random.Random(2).sample(images("atlas", 9), 7)
+        drawn = random.Random(2).sample(read_image_rows("atlas", 9), 7)
         write_rows(self.folder / "images/atlas/00000.parquet", drawn, row_group=3)
         self.first = self.sweep()
-        self.tables = run_tables(self.first)
+        self.tables = read_run_tables(self.first)
         self.kept = shutil.copytree(self.store.place.url, folder / "kept", copy_function=shutil.copy2)
 
     def sweep(self) -> FinishedSweep:
@@ -68,12 +68,12 @@ def flip_bit(path: Path, seed: int) -> None:
 
 def assert_equals_first_run(swept: SweptStore, run: FinishedSweep) -> None:
     assert run.exit_code == swept.first.exit_code == 2 and not run.computed
-    for name, table in run_tables(run).items():
+    for name, table in read_run_tables(run).items():
         pd.testing.assert_frame_equal(table, swept.tables[name])
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 8))])
-@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("file", RUN_FILES)
 def test_a_run_with_a_flipped_bit_is_made_again_from_its_cells(file: str, seed: int, swept: SweptStore) -> None:
     store = swept.restore()
     (path,) = (store / "runs" / swept.first.run_id).glob(file)
@@ -83,7 +83,7 @@ def test_a_run_with_a_flipped_bit_is_made_again_from_its_cells(file: str, seed: 
     assert_equals_first_run(swept, again)
 
 
-@pytest.mark.parametrize("file", FILES[1:])
+@pytest.mark.parametrize("file", RUN_FILES[1:])
 @pytest.mark.parametrize("way", ROT_WAYS)
 def test_a_planned_sweep_notices_damage_that_leaves_size_and_time_unchanged(
     way: str, file: str, swept: SweptStore
@@ -110,7 +110,7 @@ def test_a_run_whose_parts_were_swapped_is_made_again_from_its_cells(swept: Swep
 
 def test_files_of_a_run_written_by_other_programs_are_read(swept: SweptStore) -> None:
     """Files without a digest are read, such as tables written by pandas or DuckDB and manifests edited with jq."""
-    store = store_at(swept.restore())
+    store = open_store_at(swept.restore())
     folder = Path(store.place.url) / "runs" / swept.first.run_id
     pd.read_parquet(folder / "summary.parquet").to_parquet(folder / "summary.parquet")
     manifest = read_manifest(store, swept.first.run_id)
@@ -119,8 +119,8 @@ def test_files_of_a_run_written_by_other_programs_are_read(swept: SweptStore) ->
     assert store.read_table(f"runs/{swept.first.run_id}/summary.parquet").num_rows
 
 
-COMMANDS = {
-    "report": ([], FILES),
+FILES_BY_COMMAND = {
+    "report": ([], RUN_FILES),
     "trends": ([], ("manifest.json", "summary.parquet")),
     "gc": ([], ("cells.parquet",)),
     "rewards": (
@@ -133,7 +133,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize(
-    "job, file", [(job, file) for job, (_, files) in COMMANDS.items() if job in JOBS for file in files]
+    "job, file", [(job, file) for job, (_, files) in FILES_BY_COMMAND.items() if job in JOBS for file in files]
 )
 def test_every_reader_of_a_damaged_file_names_it_in_one_line(
     job: str, file: str, swept: SweptStore, tmp_path: Path
@@ -141,7 +141,9 @@ def test_every_reader_of_a_damaged_file_names_it_in_one_line(
     store = swept.restore()
     (path,) = (store / "runs" / swept.first.run_id).glob(file)
     flip_bit(path, 7)
-    printed = run(job, f"store={store}", *(text.replace("OUT", str(tmp_path / "out")) for text in COMMANDS[job][0]))
+    printed = run(
+        job, f"store={store}", *(text.replace("OUT", str(tmp_path / "out")) for text in FILES_BY_COMMAND[job][0])
+    )
     assert printed.code == (0 if job == "status" else 1)
     (line,) = [line for line in (printed.out + printed.err).splitlines() if str(path) in line]
     assert "damaged" in line and ("run the sweep again" in line or "collect again" in line)
@@ -163,7 +165,7 @@ def check_flipped_bits(store: Store, path: str, read: Callable[[], object], expe
 
 
 def test_a_damaged_digest_of_weights_is_computed_again(tmp_path: Path) -> None:
-    store = store_at(tmp_path / "store")
+    store = open_store_at(tmp_path / "store")
     weights, others = tmp_path / "weights", tmp_path / "others"
     weights.write_bytes(b"one")
     others.write_bytes(b"two")
@@ -183,9 +185,9 @@ def test_a_damaged_digest_of_weights_is_computed_again(tmp_path: Path) -> None:
 
 
 def test_a_damaged_lease_heartbeat_or_outcome_counts_as_missing(tmp_path: Path) -> None:
-    store = store_at(tmp_path / "store")
+    store = open_store_at(tmp_path / "store")
     lease = take_lease(store, "nightly", "nightly")
-    assert isinstance(read_lease(store, "nightly").holder, Holder) and lease.number == 1
+    assert isinstance(read_lease(store, "nightly").holder, LeaseHolder) and lease.number == 1
     (path,) = store.files("leases/nightly")
     check_flipped_bits(store, path, lambda: read_lease(store, "nightly").holder, None)
     with send_heartbeats(store, run="r", uses=["scores/1"]):
@@ -202,7 +204,7 @@ def test_a_damaged_lease_heartbeat_or_outcome_counts_as_missing(tmp_path: Path) 
 
 
 def test_no_flipped_bit_of_a_runs_table_is_read_as_another_value(swept: SweptStore) -> None:
-    store = store_at(swept.restore())
+    store = open_store_at(swept.restore())
     path = f"runs/{swept.first.run_id}/summary.parquet"
     whole = store.read_table(path)
 

@@ -24,7 +24,7 @@ from plumbline.pipelines.store.runs import (
     read_newest_first,
 )
 from plumbline.pipelines.store.store import LATEST_FILE, Store
-from tests.commands import printed, store_at
+from tests.commands import open_store_at, run_for_output
 from tests.operators.report.made import make_run
 
 OLD_RUN, NEW_RUN = "20260101-000000-000000", "20260102-000000-000000"
@@ -40,7 +40,7 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.mark.parametrize("name", ["plain", "seeds[12]", "a*", "what?", "runs", "a b%20c"])
 def test_runs_are_listed_in_a_store_of_any_name_and_other_stores_are_not(name: str, place: str) -> None:
-    store = store_at(f"{place}/{name}")
+    store = open_store_at(f"{place}/{name}")
     assert list_run_ids(store) == [] and find_newest_run(store) is None
     for run_id in ("b", "a"):
         store.write_text(f"runs/{run_id}/manifest.json", "{}")
@@ -48,7 +48,7 @@ def test_runs_are_listed_in_a_store_of_any_name_and_other_stores_are_not(name: s
     store.write_text("runs/a/metaeval/manifest.json", "")
     make_newest(store, "a")
     for other in ("seeds1", "ab", "whats"):
-        store_at(f"{place}/{other}").write_text("runs/c/manifest.json", "{}")
+        open_store_at(f"{place}/{other}").write_text("runs/c/manifest.json", "{}")
     assert list_run_ids(store) == ["b", "a"] and find_newest_run(store) == "a"
 
 
@@ -90,12 +90,12 @@ def test_a_damaged_manifest_is_reported_in_one_line_and_the_other_runs_are_shown
 def test_an_old_manifest_is_listed_with_its_fields(kept: tuple[str, ...], store: Store) -> None:
     content = {key: value for key, value in read_manifest(store, NEW_RUN).items() if key in kept}
     store.write_text(f"runs/{NEW_RUN}/manifest.json", json.dumps(content))
-    assert f"{NEW_RUN} (latest)" in printed("status", f"store={store.place.url}")
+    assert f"{NEW_RUN} (latest)" in run_for_output("status", f"store={store.place.url}")
 
 
 def test_status_shows_a_damaged_run_with_the_problem(store: Store) -> None:
     store.write_text(f"runs/{NEW_RUN}/manifest.json", "[]")
-    said = printed("status", f"store={store.place.url}")
+    said = run_for_output("status", f"store={store.place.url}")
     assert OLD_RUN in said and f"{NEW_RUN} (latest): damaged" in said
     assert f"warning {store.place.url}/runs/{NEW_RUN}/manifest.json: not a manifest" in said
 
@@ -143,7 +143,7 @@ class Runs:
         self.write(run_id)
         self.report(run_id)
 
-    def newest_ids(self) -> set[str | None]:
+    def find_newest_ids(self) -> set[str | None]:
         """Return the ids of the newest run according to each way to find it; there is a single id if all ways agree."""
         store = self.store
         latest, page = store.read_text(LATEST_FILE), store.read_text("latest/report.html")
@@ -153,7 +153,7 @@ class Runs:
 
 @pytest.fixture
 def runs(place: str) -> Runs:
-    return Runs(store_at(place))
+    return Runs(open_store_at(place))
 
 
 AHEAD_RUN, BEHIND_RUN = "20260102-001000-000000", "20260102-000000-000000"
@@ -162,27 +162,27 @@ AHEAD_RUN, BEHIND_RUN = "20260102-001000-000000", "20260102-000000-000000"
 
 def test_the_newest_run_is_the_run_that_ended_last_even_if_clocks_disagree(runs: Runs) -> None:
     runs.end(AHEAD_RUN)
-    assert runs.newest_ids() == {AHEAD_RUN}
+    assert runs.find_newest_ids() == {AHEAD_RUN}
     runs.end(BEHIND_RUN)
-    assert runs.newest_ids() == {BEHIND_RUN}
+    assert runs.find_newest_ids() == {BEHIND_RUN}
     make_newest(runs.store, BEHIND_RUN)
-    assert runs.newest_ids() == {BEHIND_RUN} and list_run_ids(runs.store) == [AHEAD_RUN, BEHIND_RUN]
+    assert runs.find_newest_ids() == {BEHIND_RUN} and list_run_ids(runs.store) == [AHEAD_RUN, BEHIND_RUN]
     assert [run.run_id for run in read_earlier_runs(runs.store, BEHIND_RUN)] == [AHEAD_RUN]
     assert not list(read_earlier_runs(runs.store, AHEAD_RUN))
     make_newest(runs.store, AHEAD_RUN)  # its sweep ran again and found no change, possibly during another sweep
-    assert runs.newest_ids() == {AHEAD_RUN} and len(runs.store.files("order")) == 2
+    assert runs.find_newest_ids() == {AHEAD_RUN} and len(runs.store.files("order")) == 2
 
 
-def test_a_run_without_its_report_is_not_the_newest_but_a_sweep_checks_it_first(runs: Runs) -> None:
+def test_an_unreported_run_is_not_the_newest_but_a_sweep_reads_it_first(runs: Runs) -> None:
     runs.write(AHEAD_RUN)
     assert find_newest_run(runs.store) == AHEAD_RUN, "there is no other"
     runs.report(AHEAD_RUN)
     runs.write(BEHIND_RUN)
     assert find_newest_run(runs.store) == AHEAD_RUN and next(read_newest_first(runs.store)).run_id == BEHIND_RUN
     runs.end("20260101-000000-000000")
-    assert runs.newest_ids() == {"20260101-000000-000000"}
+    assert runs.find_newest_ids() == {"20260101-000000-000000"}
     runs.report(BEHIND_RUN)
-    assert runs.newest_ids() == {BEHIND_RUN}
+    assert runs.find_newest_ids() == {BEHIND_RUN}
 
 
 def test_the_newest_run_is_found_if_its_name_is_damaged_and_another_if_it_is_gone(runs: Runs) -> None:
@@ -193,7 +193,7 @@ def test_the_newest_run_is_found_if_its_name_is_damaged_and_another_if_it_is_gon
         (store.place / LATEST_FILE).write(harmed)
         assert find_newest_run(store) == BEHIND_RUN
         make_newest(store, BEHIND_RUN)
-        assert runs.newest_ids() == {BEHIND_RUN}
+        assert runs.find_newest_ids() == {BEHIND_RUN}
     remove_run(store, BEHIND_RUN)
     assert find_newest_run(store) == AHEAD_RUN and [place[15:] for place in store.files("order")] == [AHEAD_RUN]
 
@@ -217,7 +217,7 @@ def test_a_sweep_that_lost_its_lease_does_not_overwrite_another_run(looks: int, 
         left[0] = looks
         with pytest.raises(LeaseLost):
             publish()
-        assert runs.newest_ids() == {"rival"}
+        assert runs.find_newest_ids() == {"rival"}
         assert BEHIND_RUN not in " ".join(runs.store.files("order"))
         assert list_run_ids(runs.store)[-3:] == [AHEAD_RUN, "other", "rival"], "each keeps its position"
 

@@ -27,13 +27,15 @@ from plumbline.pipelines.store.store import (
     get_draft_path,
     open_store,
 )
-from tests.commands import store_at
-from tests.faults.hook import DISK_FULL_FILE, fill_disk
+from tests.commands import open_store_at
+from tests.faults.hook import DISK_FULL_FILE, add_disk_full_fault
 from tests.faults.proxy import FaultProxy, run_proxy
 from tests.s3 import S3Server
 
-FOLDER = "scores/12345678"
-CELL = Cell(node="n", stage="scores", metric="m", key="k" * 64, path=f"{FOLDER}/atlas/0-kkkkkkkk.parquet", inputs={})
+CELL_FOLDER = "scores/12345678"
+CELL = Cell(
+    node="n", stage="scores", metric="m", key="k" * 64, path=f"{CELL_FOLDER}/atlas/0-kkkkkkkk.parquet", inputs={}
+)
 
 
 def forget_connections() -> None:
@@ -51,11 +53,11 @@ def make_scores(*values: float | None, retryable: bool = False) -> pa.Table:
 
 
 def test_a_cell_is_committed_once_and_the_first_writer_wins(store: Store) -> None:
-    assert store.list_files(FOLDER).keys() == set()
+    assert store.list_files(CELL_FOLDER).keys() == set()
     assert store.save(CELL, make_scores(0.5)).state == "committed"
     assert store.save(CELL, make_scores(0.9)).state == "committed"
     assert store.read(CELL.path, key=CELL.key).column("score").to_pylist() == [0.5]
-    assert store.list_files(FOLDER).keys() == {CELL.path}
+    assert store.list_files(CELL_FOLDER).keys() == {CELL.path}
 
 
 def test_one_of_many_racing_writers_wins_and_readers_see_its_complete_cell(store: Store) -> None:
@@ -81,8 +83,8 @@ def test_a_commit_whose_answer_is_lost_is_recognised_as_ours(fault: str, bucket:
 def test_a_full_disk_is_reported_with_the_remedy_and_leaves_no_partial_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "write_new", fill_disk(disk.write_new))
-    store = store_at(tmp_path)
+    monkeypatch.setattr(disk, "write_new", add_disk_full_fault(disk.write_new))
+    store = open_store_at(tmp_path)
     (tmp_path / DISK_FULL_FILE).write_text("0")
     with pytest.raises(WriteError, match=r"0-kkkkkkkk\.parquet: cannot be written .*the disk is full: free some space"):
         store.save(CELL, make_scores(0.5))
@@ -97,10 +99,10 @@ def test_a_permanent_error_is_committed_and_a_retryable_error_is_only_a_draft(st
     )
     outcome = store.save(other, make_scores(0.5, None, retryable=True))
     assert (outcome.state, outcome.rows, outcome.errors) == ("draft", 2, 1)
-    assert store.list_files(FOLDER).keys() == {CELL.path, get_draft_path(other.path)}
+    assert store.list_files(CELL_FOLDER).keys() == {CELL.path, get_draft_path(other.path)}
     assert store.read(other.path, key=other.key, draft=True).column("score").to_pylist() == [0.5, None]
     assert store.save(other, make_scores(0.5, 0.6)).state == "committed"
-    assert other.path in store.list_files(FOLDER)
+    assert other.path in store.list_files(CELL_FOLDER)
 
 
 def test_a_damaged_cell_and_a_cell_of_another_key_are_refused_by_name(store: Store) -> None:
@@ -121,7 +123,7 @@ def test_a_damaged_cell_and_a_cell_of_another_key_are_refused_by_name(store: Sto
 
 
 def test_a_cell_opens_in_any_parquet_reader_with_its_provenance(tmp_path: Path) -> None:
-    store = store_at(tmp_path)
+    store = open_store_at(tmp_path)
     store.save(CELL, make_scores(0.5))
     assert pq.read_table(tmp_path / CELL.path).to_pandas()["score"].tolist() == [0.5]
     assert CELL.key in pq.read_metadata(tmp_path / CELL.path).metadata[b"plumbline"].decode()
@@ -141,7 +143,7 @@ def test_a_file_digest_is_remembered_and_follows_the_file(store: Store, tmp_path
 def test_a_store_that_cannot_be_written_is_refused_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ConfigError, match=r"store .*file/store: cannot be reached"):
-        store_at(tmp_path / "file" / "store").check()
+        open_store_at(tmp_path / "file" / "store").check()
 
 
 @pytest.mark.parametrize("url", ["", " ", "s3://", "s3:///prefix", "s3:/bucket", "file://", "~nobody-here/x", "a\0b"])
@@ -178,13 +180,13 @@ def test_settings_that_the_s3_client_refuses_are_reported_in_one_line(
 def test_a_cycle_of_symbolic_links_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     with pytest.raises(ConfigError, match=r"loop/store: its symbolic links form a loop"):
-        store_at(f"{tmp_path}/loop/store").check()
+        open_store_at(f"{tmp_path}/loop/store").check()
 
 
 def test_refusals_by_s3_are_reported_with_the_remedy(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     forget_connections()
     with pytest.raises(ConfigError, match="no credentials found; set AWS_ACCESS_KEY_ID"):
-        store_at("s3://anywhere/x").check()
+        open_store_at("s3://anywhere/x").check()
     for name, value in s3_server.environment().items():
         monkeypatch.setenv(name, value)
     wrong = StorageConfig(key="testkey", secret="wrong", endpoint_url=s3_server.endpoint)
@@ -192,13 +194,13 @@ def test_refusals_by_s3_are_reported_with_the_remedy(s3_server: S3Server, monkey
         Store(wrong.locate("s3://anywhere/x")).check()
     assert "wrong" not in str(refusal.value) and "wrong" not in repr(wrong)
     with pytest.raises(ConfigError, match=r"no-such-bucket/x: not found"):
-        store_at("s3://no-such-bucket/x").check()
+        open_store_at("s3://no-such-bucket/x").check()
     monkeypatch.setattr(s3, "MAX_RETRIES", 1)
     nobody = StorageConfig(endpoint_url="http://127.0.0.1:9", key="a", secret="b")
     with pytest.raises(ConfigError, match=r"cannot be reached.*check AWS_ENDPOINT_URL or storage\.endpoint_url"):
         Store(nobody.locate("s3://anywhere/x")).check()
     with pytest.raises(ConfigError, match=r"ftps://host: Protocol not known: ftps; name .* s3://, gs:// or az://, hf"):
-        store_at("ftps://host/x").check()
+        open_store_at("ftps://host/x").check()
 
 
 def test_a_table_may_be_a_folder_of_parts(store: Store) -> None:
@@ -216,17 +218,17 @@ def test_a_part_is_only_copied_if_it_is_unchanged(store: Store) -> None:
     first, part, other = (f"runs/{run}/scores.parquet/0.parquet" for run in "abc")
     counted = pa.table({"n": [1]})
     store.write_table(first, make_scores(0.5), counted)
-    adopted = store.adopt(first, part, ["score"])
+    adopted = store.copy_table(first, part, ["score"])
     assert adopted == (make_scores(0.5).select(["score"]), counted)
     store.remove(first)
     assert store.files("runs/a") == [] and store.read_table("runs/b/scores.parquet") == make_scores(0.5)
-    assert store.adopt(first, other, ["score"]) is None, "it is gone"
+    assert store.copy_table(first, other, ["score"]) is None, "it is gone"
     store.write_table(first, make_scores(0.5))
-    assert store.adopt(first, other, ["score"]) is None, "it was not counted"
+    assert store.copy_table(first, other, ["score"]) is None, "it was not counted"
     content = bytearray((store.place / part).read())
     content[len(content) // 2] ^= 1
     (store.place / part).write(bytes(content))
-    assert store.adopt(part, other, ["score"]) is None and not store.is_sound(part)
+    assert store.copy_table(part, other, ["score"]) is None and not store.is_undamaged(part)
     assert store.files("runs/c") == []
 
 

@@ -12,8 +12,8 @@ import pytest
 from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.store.runs import list_run_ids
 from plumbline.pipelines.store.store import FILES_PER_PAGE
-from tests.bench_of import Bench, run_plan, run_tables
-from tests.pipelines.maintenance.test_garbage import collect
+from tests.bench_of import Bench, read_run_tables, run_plan
+from tests.pipelines.maintenance.test_garbage import collect_garbage_now
 
 ONE_GENERATOR, TWO_GENERATORS, THREE_GENERATORS = (
     f"benchmark.generators=[{','.join(('atlas', 'cobalt', 'flint')[:count])}]" for count in (1, 2, 3)
@@ -42,7 +42,7 @@ def swept_bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
 @pytest.fixture
 def bench(swept_bench: Bench, tmp_path: Path) -> Bench:
     """Return a copy of the swept benchmark and its store; files keep their modification times."""
-    bench = swept_bench.copied(tmp_path)
+    bench = swept_bench.copy_to(tmp_path)
     for path in Path(swept_bench.store.place.url).rglob("*"):
         state = path.stat()
         os.utime(Path(bench.store.place.url) / path.relative_to(swept_bench.store.place.url), ns=(0, state.st_mtime_ns))
@@ -102,7 +102,7 @@ def test_lost_cells_that_the_index_names_are_noticed_when_they_are_read(bench: B
 def test_cells_removed_by_garbage_collection_are_planned_again(bench: Bench) -> None:
     planned = bench.plan(TWO_GENERATORS)
     shutil.rmtree(bench.runs / list_run_ids(bench.store)[-1])
-    assert collect(Path(bench.store.place.url)).free
+    assert collect_garbage_now(Path(bench.store.place.url)).free
     assert {path.split("/")[2] for path in list_missing(bench.plan(TWO_GENERATORS).plan)} == {"cobalt"}
     done = run_plan(planned)
     assert (done.computed, done.results.n_null) == (4, 0), "the sweep is planned again when it starts"
@@ -110,7 +110,7 @@ def test_cells_removed_by_garbage_collection_are_planned_again(bench: Bench) -> 
 
 def test_two_sweeps_planned_at_the_same_time_both_have_all_rows(bench: Bench) -> None:
     one, other = bench.plan(THREE_GENERATORS), bench.plan(THREE_GENERATORS)
-    first, second = run_tables(run_plan(one)), run_tables(run_plan(other))
+    first, second = read_run_tables(run_plan(one)), read_run_tables(run_plan(other))
     assert first["summary"].equals(second["summary"]) and len(second["scores"]) == 24
     assert not bench.plan(THREE_GENERATORS).plan.missing
 

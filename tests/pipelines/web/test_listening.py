@@ -48,7 +48,6 @@ class Server:
         return requests.post(f"http://127.0.0.1:{self.port}/", data=seconds, timeout=20).text
 
     def stop_and_read_errors(self) -> str:
-        """Stop the server, and return its standard error."""
         self.process.terminate()
         return self.process.communicate(timeout=20)[1]
 

@@ -8,6 +8,6 @@ if "torchvision" not in sys.modules:
     except ImportError:
         torch = None
     if torch is not None:
-        MISSING = torch.library.Library("torchvision", "DEF")
-        MISSING.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        MISSING.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        MISSING_OPERATORS = torch.library.Library("torchvision", "DEF")
+        MISSING_OPERATORS.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        MISSING_OPERATORS.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")

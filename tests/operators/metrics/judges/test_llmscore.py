@@ -110,7 +110,7 @@ def test_an_unreadable_reply_is_requested_once_more_with_the_reason() -> None:
         run(LlmScoreConfig().judge_description("a", "b"), ["Many."], ["Very many."])
 
 
-def test_a_reply_that_was_cut_is_not_a_verdict() -> None:
+def test_a_truncated_reply_is_not_a_verdict() -> None:
     with pytest.raises(UnreadableReply):
         run(
             LlmScoreConfig().judge_description("a", "b"), [make_reply('{"rating": 4', complete=False)], ['{"rating": 4']
@@ -131,7 +131,7 @@ def test_verdicts_can_be_requested_as_plain_text() -> None:
     assert ran.result == ((Rating("rating", 82),), "It fits.")
 
 
-def test_a_cut_caption_is_used_as_it_is() -> None:
+def test_a_truncated_caption_is_used_as_it_is() -> None:
     ran = run(LlmScoreConfig(caption_tokens=5).caption(), [make_reply("two sheep on", complete=False)])
     assert ran.result == "two sheep on" and ran.rounds[0][0].max_tokens == 5
     with pytest.raises(UnreadableReply, match="empty"):

@@ -1,4 +1,4 @@
-"""A pairwise judge's question, and its answers as likelihoods and as words."""
+"""A pairwise judge is asked which of two images is better; its answer is a likelihood or a reply in words."""
 
 import math
 from dataclasses import replace
@@ -14,20 +14,20 @@ from plumbline.operators.metrics.writing import UnreadableReply
 from plumbline.operators.models.families.openai import OPENAI_PROFILE
 from plumbline.operators.models.families.vlm import CHAT_PROFILE
 
-WRITTEN = PairwiseConfig(answers="reply")
-WEIGHED = PairwiseConfig(answers="likelihood")
+REPLY_CONFIG = PairwiseConfig(answers="reply")
+LIKELIHOOD_CONFIG = PairwiseConfig(answers="likelihood")
 
 
 def test_the_question_has_the_prompt_and_a_letter_for_each_choice() -> None:
-    asked = WEIGHED.question("two red\ncats {choices}")
+    asked = LIKELIHOOD_CONFIG.question("two red\ncats {choices}")
     assert "two red cats {choices}" in asked and asked.endswith("Reply with the letter of the right statement alone.")
     assert "A. The first image is better.\nB. The second" in asked and "\nD. Neither image does what" in asked
-    strict = replace(WEIGHED, tie=False)
+    strict = replace(LIKELIHOOD_CONFIG, tie=False)
     assert strict.choices == ("first", "second", "neither") and strict.letters == ("A", "B", "C")
-    assert "equally good" not in strict.question("") and '{"choice": "<letter' in WRITTEN.question("")
+    assert "equally good" not in strict.question("") and '{"choice": "<letter' in REPLY_CONFIG.question("")
 
 
-def test_a_model_that_runs_here_weighs_letters_and_a_service_replies() -> None:
+def test_a_local_model_compares_letters_and_a_service_replies() -> None:
     metric = PairwiseConfig()
     assert metric.with_model_defaults(lambda role: CHAT_PROFILE).answers == "likelihood"
     assert metric.with_model_defaults(lambda role: OPENAI_PROFILE).answers == "reply"
@@ -36,10 +36,10 @@ def test_a_model_that_runs_here_weighs_letters_and_a_service_replies() -> None:
 
 def test_the_probabilities_of_the_letters_are_compared_and_ties_count_half() -> None:
     logprobs = [[math.log(0.2), math.log(0.5)], [math.log(0.1)], [math.log(0.6)], [math.log(0.2)]]
-    answer = WEIGHED.weigh(logprobs)
+    answer = LIKELIHOOD_CONFIG.combine_logprobs(logprobs)
     assert answer.choice == "tie" and answer.reason is None
     assert answer.p_first == pytest.approx((0.1 + 0.3 + 0.1) / 1.0)
-    assert WEIGHED.weigh([[-1e4], [-2e4], [-2e4], [-2e4]]).p_first == 1.0
+    assert LIKELIHOOD_CONFIG.combine_logprobs([[-1e4], [-2e4], [-2e4], [-2e4]]).p_first == 1.0
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_the_probabilities_of_the_letters_are_compared_and_ties_count_half() -> 
     ],
 )
 def test_a_reply_in_json_is_read(reply: str, answer: PairAnswer) -> None:
-    assert WRITTEN.read_reply(reply) == answer
+    assert REPLY_CONFIG.read_reply(reply) == answer
 
 
 @pytest.mark.parametrize(
@@ -64,30 +64,30 @@ def test_a_reply_in_json_is_read(reply: str, answer: PairAnswer) -> None:
     ],
 )
 def test_a_reply_in_text_is_read(reply: str, answer: PairAnswer) -> None:
-    assert replace(WRITTEN, replies="text").read_reply(reply) == answer
+    assert replace(REPLY_CONFIG, replies="text").read_reply(reply) == answer
 
 
 @pytest.mark.parametrize("replies", ["json", "text"])
 @pytest.mark.parametrize("reply", ["", "A dog is better.", "E", '{"choice": 1}', '{"choice": "E"}', '{"rating": 3}'])
 def test_a_reply_without_a_choice_is_unreadable(reply: str, replies: Any) -> None:
     with pytest.raises(UnreadableReply, match="expected"):
-        replace(WRITTEN, replies=replies).read_reply(reply)
+        replace(REPLY_CONFIG, replies=replies).read_reply(reply)
 
 
 def test_only_options_that_change_an_answer_are_in_its_key(tmp_path: Path) -> None:
-    options = WEIGHED.comparison_options()
+    options = LIKELIHOOD_CONFIG.comparison_options()
     for same in ({"max_tokens": 9}, {"pairs": "baseline", "baseline": "a"}, {"seed": 3}, {"judge": "other"}):
-        assert replace(WEIGHED, **same).comparison_options() == options
+        assert replace(LIKELIHOOD_CONFIG, **same).comparison_options() == options
     for other in ({"tie": False}, {"answers": "reply"}):
-        assert replace(WEIGHED, **other).comparison_options() != options
+        assert replace(LIKELIHOOD_CONFIG, **other).comparison_options() != options
     (tmp_path / "pairwise.txt").write_text("Which fits {prompt}?\n{choices}\n")
-    worded = replace(WEIGHED, wording=str(tmp_path)).with_model_defaults(lambda role: CHAT_PROFILE)
+    worded = replace(LIKELIHOOD_CONFIG, wording=str(tmp_path)).with_model_defaults(lambda role: CHAT_PROFILE)
     assert worded.question("cats").startswith("Which fits cats?") and worded.comparison_options() != options
 
 
 def test_the_score_is_the_mean_share_and_one_half_for_the_baseline() -> None:
     row = {"wins": [1.0, 0.5, 0.0, 0.0], "generator": "alpha"}
-    assert WEIGHED.score(Evidence(row)) == Scored(0.375, n_questions=4)
+    assert LIKELIHOOD_CONFIG.score(Evidence(row)) == Scored(0.375, n_questions=4)
     against = PairwiseConfig(pairs="baseline", baseline="alpha")
     assert against.score(Evidence(row)) == Scored(0.5, n_questions=4) and against.ranks
     assert not PairwiseConfig(pairs="neighbours", ranked_by="vqascore").ranks

@@ -182,17 +182,17 @@ def test_a_parent_without_a_question_is_left_out() -> None:
 
 
 def score(metric: DsgConfig, yes: Mapping[str, bool], parents: Mapping[str, tuple[str, ...]]) -> Scored:
-    """Return the metric's result for questions by id, given if each is answered with "yes", and its parents' ids."""
+    """Return the metric's result for yes/no questions with these answers and parents, both keyed by question id."""
     logprobs = {True: ((-0.1, -0.1), (-2.0, -0.1)), False: ((-3.0, -0.1), (-0.1, -0.1))}
     ones = [
         Answered(WrittenQuestion(name, "is it?", YES_NO, "yes", parents=parents.get(name, ())), logprobs[right])
         for name, right in yes.items()
     ]
-    return metric.weigh(ones)
+    return metric.combine_answers(ones)
 
 
 DIRECT_METRIC, RECURSIVE_METRIC = DsgConfig(), DsgConfig(zeroing="recursive")
-CHAIN = {"2": ("1",), "3": ("2",)}
+CHAIN_PARENTS = {"2": ("1",), "3": ("2",)}
 
 
 def test_a_yes_counts_if_its_parents_are_yes() -> None:
@@ -204,8 +204,8 @@ def test_a_yes_counts_if_its_parents_are_yes() -> None:
 
 def test_direct_zeroing_uses_the_parents_raw_answers_and_recursive_zeroing_all_ancestors() -> None:
     yes = {"1": False, "2": True, "3": True}
-    assert [one.score for one in score(DIRECT_METRIC, yes, CHAIN).elements] == [0.0, 0.0, 1.0]
-    assert [one.score for one in score(RECURSIVE_METRIC, yes, CHAIN).elements] == [0.0, 0.0, 0.0]
+    assert [one.score for one in score(DIRECT_METRIC, yes, CHAIN_PARENTS).elements] == [0.0, 0.0, 1.0]
+    assert [one.score for one in score(RECURSIVE_METRIC, yes, CHAIN_PARENTS).elements] == [0.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("metric", [DIRECT_METRIC, RECURSIVE_METRIC])
@@ -241,14 +241,14 @@ def test_recursive_zeroing_is_the_product_over_all_ancestors(graph: list[tuple[b
 
 def test_the_reduction_decides_which_answer_is_likeliest() -> None:
     one = Answered(WrittenQuestion("1", "is it?", YES_NO, "yes"), ((-0.1, -2.0), (-0.2, -0.2)))
-    assert DsgConfig().weigh([one]).score == 0.0
-    assert DsgConfig(reduction="first").weigh([one]).score == 1.0
+    assert DsgConfig().combine_answers([one]).score == 0.0
+    assert DsgConfig(reduction="first").combine_answers([one]).score == 1.0
 
 
 def test_questions_can_be_scored_by_the_likelihood_of_yes_as_in_vqascores_table_15() -> None:
-    """Questions 1 and 3 are likely to be answered with "yes", but 3 depends on 2, which is not, so 3 scores 0.
+    """Question 3 scores 0 although a "yes" is likely, because it depends on question 2, whose likely answer is "no".
 
-    Question 4 depends on 1 and therefore keeps its own likelihood.
+    Question 4 depends on question 1, whose likely answer is "yes", and therefore keeps its own likelihood.
     """
     soft, parents = DsgConfig(aggregate="soft_mean", reduction="mean"), {"3": ("2",), "4": ("1",)}
     scored = score(soft, {"1": True, "2": False, "3": True, "4": False}, parents)
@@ -268,7 +268,7 @@ def test_missing_likelihoods_are_refused(options: dict[str, Any]) -> None:
 
 
 def test_an_image_without_questions_has_an_error() -> None:
-    assert DsgConfig().weigh([]).error == NO_QUESTIONS_ERROR
+    assert DsgConfig().combine_answers([]).error == NO_QUESTIONS_ERROR
 
 
 TS2_FOLDER = Path(os.environ.get("REFERENCE_DATA", Path(__file__).parents[5] / "shared" / "reference")) / "ts2"

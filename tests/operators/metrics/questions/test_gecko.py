@@ -44,7 +44,7 @@ def make_answered(*probabilities: float, answer: str = "a", p_entail: float | No
     return Answered(make_question("abcdefgh"[: len(probabilities)], answer), logprobs, p_entail=p_entail)
 
 
-def test_a_prompt_is_labelled_then_asked_about() -> None:
+def test_a_prompt_is_labelled_before_questions_are_written() -> None:
     written, rounds = run(GeckoConfig(seed=4).write(PROMPT), [SPANS_REPLY], [QUESTIONS_REPLY])
     assert written == [
         WrittenQuestion("1", "what color is the dog?", ("blue", "red", "green"), "red", "color", "red colored", 2, 13),
@@ -205,7 +205,7 @@ def test_a_question_belongs_to_the_label_above_it(about: str) -> None:
 
 
 @pytest.mark.parametrize("about", ["About {3}:\n", "About {0}:\n", "About cats:\n", ""])
-def test_a_question_below_no_known_label_has_no_span(about: str) -> None:
+def test_a_question_below_an_unknown_label_has_no_span(about: str) -> None:
     read = read_questions(LABELLED_SPANS, f"{about}Q: is there a dog?\nA: yes")
     assert read == [WrittenQuestion("1", "is there a dog?", ("yes", "no"), "yes")]
 
@@ -224,19 +224,19 @@ def test_a_question_may_be_on_one_line() -> None:
 
 
 def test_a_questions_score_is_the_probability_of_its_answer_among_the_choices() -> None:
-    scored = GeckoConfig().weigh([make_answered(0.2, 0.05), make_answered(0.3, 0.1, 0.6, answer="c")])
+    scored = GeckoConfig().combine_answers([make_answered(0.2, 0.05), make_answered(0.3, 0.1, 0.6, answer="c")])
     assert [one.score for one in scored.elements] == pytest.approx([0.8, 0.6])
     assert [one.given for one in scored.elements] == ["a", "c"]
     assert scored.score == pytest.approx(0.7)
 
 
 def test_likelihood_nll_normalises_negative_logs() -> None:
-    scored = GeckoConfig(likelihood="nll").weigh([make_answered(math.exp(-1), math.exp(-3))])
+    scored = GeckoConfig(likelihood="nll").combine_answers([make_answered(math.exp(-1), math.exp(-3))])
     assert scored.score == pytest.approx(0.25)
 
 
 def test_without_normalisation_the_likeliest_choice_must_be_the_answer() -> None:
-    scored = GeckoConfig(normalise=False).weigh(
+    scored = GeckoConfig(normalise=False).combine_answers(
         [make_answered(0.2, 0.3), make_answered(0.02, 0.01), make_answered(0.1, 0.1)]
     )
     assert [one.score for one in scored.elements] == [0.0, 1.0, 1.0]
@@ -244,20 +244,20 @@ def test_without_normalisation_the_likeliest_choice_must_be_the_answer() -> None
 
 
 @pytest.mark.parametrize(("reduction", "share"), [("product", 0.8), ("mean", 2 / 3), ("first", 2 / 3)])
-def test_the_reduction_equals_vqascores(reduction: str, share: float) -> None:
-    scored = GeckoConfig(reduction=reduction).weigh([make_answered(0.4, 0.1)])  # type: ignore[arg-type]
+def test_the_reduction_equals_that_of_vqascore(reduction: str, share: float) -> None:
+    scored = GeckoConfig(reduction=reduction).combine_answers([make_answered(0.4, 0.1)])  # type: ignore[arg-type]
     assert scored.score == pytest.approx(share)
 
 
 def test_long_answers_do_not_underflow() -> None:
     one = Answered(make_question("ab", "a"), ((-1000.0, -1000.0), (-1000.0, -1001.0)))
-    assert GeckoConfig().weigh([one]).score == pytest.approx(1 / (1 + math.exp(-1)))
+    assert GeckoConfig().combine_answers([one]).score == pytest.approx(1 / (1 + math.exp(-1)))
 
 
 @pytest.mark.parametrize("likelihood", ["probability", "nll"])
 def test_equally_certain_or_impossible_choices_have_equal_shares(likelihood: str) -> None:
     metric = GeckoConfig(likelihood=likelihood)  # type: ignore[arg-type]
-    assert metric.weigh([make_answered(1.0, 1.0)]).score == 0.5
+    assert metric.combine_answers([make_answered(1.0, 1.0)]).score == 0.5
 
 
 @given(st.lists(st.floats(-800, 0), min_size=2, max_size=6), st.sampled_from(["probability", "nll"]))
@@ -265,24 +265,26 @@ def test_the_shares_of_all_choices_add_up(logs: list[float], likelihood: str) ->
     metric = GeckoConfig(likelihood=likelihood)  # type: ignore[arg-type]
     choices = "abcdef"[: len(logs)]
     token_logprobs = tuple((log,) for log in logs)
-    shares = [metric.weigh([Answered(make_question(choices, one), token_logprobs)]).score or 0.0 for one in choices]
+    shares = [
+        metric.combine_answers([Answered(make_question(choices, one), token_logprobs)]).score or 0.0 for one in choices
+    ]
     assert sum(shares) == pytest.approx(1.0)
     assert all(0.0 <= share <= 1.0 for share in shares)
 
 
 def test_questions_that_the_prompt_does_not_entail_are_listed_but_do_not_count() -> None:
     ones = [make_answered(0.9, 0.1, p_entail=0.0049), make_answered(0.6, 0.4, p_entail=0.005), make_answered(0.8, 0.2)]
-    scored = GeckoConfig().weigh(ones)
+    scored = GeckoConfig().combine_answers(ones)
     assert [one.score for one in scored.elements] == [None, pytest.approx(0.6), pytest.approx(0.8)]
     assert (scored.score, scored.n_questions) == (pytest.approx(0.7), 2)
-    assert GeckoConfig(nli=None).weigh(ones).n_questions == 3
-    assert GeckoConfig(threshold=0.7).weigh(ones).n_questions == 1
+    assert GeckoConfig(nli=None).combine_answers(ones).n_questions == 3
+    assert GeckoConfig(threshold=0.7).combine_answers(ones).n_questions == 1
 
 
 def test_an_image_without_a_question_left_has_an_error_and_no_score() -> None:
-    scored = GeckoConfig().weigh([make_answered(0.9, 0.1, p_entail=0.0)])
+    scored = GeckoConfig().combine_answers([make_answered(0.9, 0.1, p_entail=0.0)])
     assert (scored.score, scored.error) == (None, NO_QUESTIONS_ERROR)
-    assert GeckoConfig().weigh([]).error == NO_QUESTIONS_ERROR
+    assert GeckoConfig().combine_answers([]).error == NO_QUESTIONS_ERROR
 
 
 # The hypothesis.

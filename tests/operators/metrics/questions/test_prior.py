@@ -20,17 +20,17 @@ def make_logprobs(*probabilities: float) -> Logprobs:
 
 def test_geckos_share_compares_likelihoods_with_the_prior() -> None:
     metric = GeckoConfig(nli=None, prior="blank_image")
-    scored = metric.weigh([Answered(QUESTION, make_logprobs(0.6, 0.3), prior=make_logprobs(0.8, 0.1))])
+    scored = metric.combine_answers([Answered(QUESTION, make_logprobs(0.6, 0.3), prior=make_logprobs(0.8, 0.1))])
     assert scored.score == pytest.approx((0.6 / 0.8) / (0.6 / 0.8 + 0.3 / 0.1))
     assert [one.given for one in scored.elements or ()] == ["no"], "yes is even likelier for the blank image"
-    unmoved = metric.weigh([Answered(QUESTION, make_logprobs(0.8, 0.1), prior=make_logprobs(0.8, 0.1))])
+    unmoved = metric.combine_answers([Answered(QUESTION, make_logprobs(0.8, 0.1), prior=make_logprobs(0.8, 0.1))])
     assert unmoved.score == pytest.approx(0.5)
 
 
 def test_a_yes_that_is_as_likely_about_a_blank_image_does_not_count_for_dsg() -> None:
     biased = Answered(QUESTION, make_logprobs(0.6, 0.3), prior=make_logprobs(0.8, 0.1))
-    assert DsgConfig().weigh([biased._replace(prior=())]).score == 1
-    assert DsgConfig(prior="blank_image").weigh([biased]).score == 0
+    assert DsgConfig().combine_answers([biased._replace(prior=())]).score == 1
+    assert DsgConfig(prior="blank_image").combine_answers([biased]).score == 0
 
 
 def test_vqascores_odds_are_divided_by_the_odds_about_a_blank_image() -> None:

@@ -19,7 +19,10 @@ LIKELY_LOGPROBS, UNLIKELY_LOGPROBS = (math.log(0.9),), (math.log(0.1),)
 
 
 def make_answered(right: Sequence[bool], parents: Mapping[int, Sequence[int]]) -> list[Answered]:
-    """Return answered yes/no questions, numbered from 1; `right` says which answers are right."""
+    """Return yes/no questions, numbered from 1, with answers that are right or wrong as in `right`.
+
+    `parents` contains the numbers of each question's parents, keyed by the question's number.
+    """
     return [
         Answered(
             WrittenQuestion(str(number), "?", YES_NO, "yes", parents=tuple(map(str, parents.get(number, ())))),
@@ -35,7 +38,7 @@ def score(answered: Sequence[Answered], **options: Any) -> float | None:
 
 # Shares
 
-CHAIN = {2: [1], 3: [2], 4: [3]}
+CHAIN_PARENTS = {2: [1], 3: [2], 4: [3]}
 
 
 @pytest.mark.parametrize(
@@ -48,7 +51,7 @@ CHAIN = {2: [1], 3: [2], 4: [3]}
     ],
 )
 def test_each_kind_of_zeroing_handles_a_no_at_the_head_of_a_chain(zeroing: Any, expected: float) -> None:
-    assert score(make_answered([False, True, True, True], CHAIN), zeroing=zeroing) == pytest.approx(expected)
+    assert score(make_answered([False, True, True, True], CHAIN_PARENTS), zeroing=zeroing) == pytest.approx(expected)
 
 
 def test_zeroing_in_order_uses_earlier_zeros_and_ignores_later_ones() -> None:
@@ -78,7 +81,7 @@ def test_without_questions_there_is_no_score() -> None:
 # Soft means
 
 
-def test_spellings_are_the_releases_or_only_those_without_a_leading_space() -> None:
+def test_spellings_are_the_released_ones_or_only_those_without_a_leading_space() -> None:
     assert list_spellings("four", "released") == ["four", " four", "Four", " Four", "4", " 4"]
     assert list_spellings("four", "fixed") == ["four", "Four", "4"]
     assert list_spellings("Yes", "released") == ["Yes", " Yes", "yes", " yes"]
@@ -106,7 +109,7 @@ def test_soft_tifa_sums_the_spellings_and_takes_either_mean() -> None:
     assert score(answered, aggregate="soft_geometric") == pytest.approx(math.sqrt(0.5 * 0.2))
 
 
-def test_only_the_release_counts_a_first_token_as_the_whole_spelling() -> None:
+def test_only_the_released_convention_counts_a_first_token_as_the_whole_spelling() -> None:
     """Qwen tokenises ` 4` as a space and `4`. The release counts the space alone, with which every number starts."""
     answered = [make_soft([0.4], [0.5, 0.01])]
     assert score(answered, aggregate="soft_mean", spelling="released") == pytest.approx(0.9)

@@ -12,7 +12,7 @@ from plumbline.operators.metrics.writing import WrittenQuestion
 from tests.operators.metrics.scripted import list_examples, run
 
 PROMPT = "Two red apples"
-REPLY = """About two (counting):
+QUESTIONS_REPLY = """About two (counting):
 Q: how many apples are there?
 Choices: one, two, three, four
 A: two
@@ -30,7 +30,7 @@ A: no"""
 
 
 def test_one_reply_has_all_questions_about_a_prompt() -> None:
-    written, rounds = run(TifaConfig(filter=False).write(PROMPT), [REPLY])
+    written, rounds = run(TifaConfig(filter=False).write(PROMPT), [QUESTIONS_REPLY])
     assert written[:3] == [
         WrittenQuestion(
             "1", "how many apples are there?", ("one", "two", "three", "four"), "two", "counting", "Two", 0, 3
@@ -58,13 +58,13 @@ RIGHT_ANSWERS = ["two", "2", "red", "The red ones", "yes"]
 
 def list_kept(*replies: str) -> list[bool]:
     """Return, for each written question, whether the filter keeps it if the model replies like this to the checks."""
-    written, rounds = run(TifaConfig().write(PROMPT), [REPLY], replies)
+    written, rounds = run(TifaConfig().write(PROMPT), [QUESTIONS_REPLY], replies)
     assert len(rounds[1]) == 5
     return [question.keep for question in written]
 
 
 def test_the_filter_asks_each_question_with_and_without_its_choices() -> None:
-    _, rounds = run(TifaConfig(seed=2).write(PROMPT), [REPLY], RIGHT_ANSWERS)
+    _, rounds = run(TifaConfig(seed=2).write(PROMPT), [QUESTIONS_REPLY], RIGHT_ANSWERS)
     texts = [request.messages[0].text for request in rounds[1]]
     about = f"Description:\n{PROMPT}\nQuestion:\nhow many apples are there?\n"
     assert texts[0] == f"{tifa.CHOICE_FORMS['text'].instructions}{about}Choices:\none, two, three, four\nAnswer:\n"
@@ -129,12 +129,12 @@ def test_a_free_answer_is_compared_as_in_the_release(answer: str, gold: str, f1:
     assert compute_free_f1(answer, gold) == pytest.approx(f1)
 
 
-def test_the_case_of_the_right_answer_does_not_count() -> None:
+def test_the_right_answer_matches_regardless_of_case() -> None:
     assert compute_free_f1("bow tie", "Bow Tie") == 1.0
 
 
 def test_without_the_filter_questions_are_neither_kept_nor_dropped() -> None:
-    written, _ = run(TifaConfig(filter=False).write(PROMPT), [REPLY])
+    written, _ = run(TifaConfig(filter=False).write(PROMPT), [QUESTIONS_REPLY])
     assert [question.keep for question in written] == [None] * 4
 
 
@@ -200,14 +200,14 @@ def test_the_score_is_the_fraction_of_kept_questions_answered_right() -> None:
         make_answered("red", keep=True),
         make_answered("red", keep=False),
     ]
-    scored = TifaConfig().weigh(ones)
+    scored = TifaConfig().combine_answers(ones)
     assert [one.score for one in scored.elements] == [1.0, 0.0, 1.0, None]
     assert [one.given for one in scored.elements] == ["red", "blue", "red", "red"]
     assert scored.score == pytest.approx(2 / 3)
 
 
 def test_without_a_kept_question_there_is_an_error() -> None:
-    assert TifaConfig().weigh([make_answered("red", keep=False)]).error == NO_QUESTIONS_ERROR
+    assert TifaConfig().combine_answers([make_answered("red", keep=False)]).error == NO_QUESTIONS_ERROR
 
 
 def test_a_dropped_question_has_no_likelihoods_and_does_not_affect_the_others() -> None:
@@ -215,6 +215,6 @@ def test_a_dropped_question_has_no_likelihoods_and_does_not_affect_the_others() 
     question = WrittenQuestion("1", "is it red?", ("yes", "no"), "yes")
     asked = Answered(question, ((-0.1, 0.0), (-2.4, 0.0)))
     dropped = Answered(question._replace(question_id="2", keep=False))
-    scored = TifaConfig(answers="likelihood").weigh([asked, dropped])
+    scored = TifaConfig(answers="likelihood").combine_answers([asked, dropped])
     assert (scored.score, scored.n_questions) == (1, 1)
     assert [element.given for element in scored.elements or ()] == ["yes", None]

@@ -271,7 +271,7 @@ def test_relations_that_boxes_cannot_show_are_asked_of_the_vqa_model() -> None:
         ("scaleEval(image, 'cow,sign,taller')", "Is the cow taller the sign?", "Is the cow skip than the sign?"),
     ],
 )
-def test_other_relations_can_be_asked_in_the_releases_words(text: str, stated: str, released: str) -> None:
+def test_other_relations_can_be_asked_in_the_released_wording(text: str, stated: str, released: str) -> None:
     ours, theirs = VpevalConfig(), VpevalConfig(relations="released")
     assert stated in ours.image_queries(text)[-1].text and released in theirs.image_queries(text)[-1].text
     assert ours.query_options() != theirs.query_options()
@@ -330,7 +330,7 @@ def test_shuffling_words_affects_every_question_and_phrase_but_no_choice(text: s
             QueryResult((LEFT_BOX._replace(label=query.text), LEFT_BOX._replace(label=query.text)), "yes")
             for query in shuffled.image_queries(text)
         ]
-    given = shuffled.weigh([Answered(question, query_results=tuple(results))]).elements
+    given = shuffled.combine_answers([Answered(question, query_results=tuple(results))]).elements
     assert given is not None
     if question.kind == "count":
         assert (given[0].given, given[0].score) == ("2 x cow brown", 1.0)
@@ -349,7 +349,7 @@ def test_the_score_is_the_fraction_of_statements_that_hold() -> None:
         ))
         for one in questions
     ]  # fmt: skip
-    scored = metric.weigh(answered)
+    scored = metric.combine_answers(answered)
     assert scored.score == pytest.approx(2 / 4)
     assert [(one.given, one.score) for one in scored.elements or ()] == [
         ("2 x cow", 1.0), ("2 x cow, 1 x sign", 1.0), ("pigs", 0.0), ("pigs", 0.0),
@@ -369,7 +369,7 @@ def test_repeated_statements_and_answers_outside_the_choices_count_as_released()
         Answered(one, query_results=tuple(shown[query.model] for query in metric.image_queries(one.text)))
         for one in questions
     ]
-    assert metric.weigh(answered).score == 3 / 4
+    assert metric.combine_answers(answered).score == 3 / 4
     assert is_satisfied("vqa(image, 'how many cows?', '1,2,3', '>1')", ">1")
 
 

@@ -16,14 +16,14 @@ from tests.operators.metrics.scripted import list_examples, run
 
 PROMPT = "Two red apples"
 YES_NO = ("yes", "no")
-ROUNDS = (["two\nred apples"], ["How many apples are there?", "What is there?"], ["2", "a tree"])
+REPLY_ROUNDS = (["two\nred apples"], ["How many apples are there?", "What is there?"], ["2", "a tree"])
 
 
 def test_each_phrase_gets_a_question_that_is_checked_by_a_round_trip() -> None:
-    written, rounds = run(Vq2Config().write(PROMPT), *ROUNDS)
+    written, rounds = run(Vq2Config().write(PROMPT), *REPLY_ROUNDS)
     texts = [
-        f"is 'Two' true for '{ROUNDS[1][0]}' in this image?",
-        f"is 'red apples' true for '{ROUNDS[1][1]}' in this image?",
+        f"is 'Two' true for '{REPLY_ROUNDS[1][0]}' in this image?",
+        f"is 'red apples' true for '{REPLY_ROUNDS[1][1]}' in this image?",
     ]
     assert written == [
         WrittenQuestion("1", texts[0], YES_NO, "yes", None, "Two", 0, 3, keep=True),
@@ -37,7 +37,7 @@ def test_each_phrase_gets_a_question_that_is_checked_by_a_round_trip() -> None:
     assert rounds[1][0].messages[0].text == f"{vq2.QUESTION_FORMS['text'].instructions}{about}Phrase:\nTwo\nQuestion:\n"
     assert (
         rounds[2][1].messages[0].text
-        == f"{vq2.ANSWER_FORMS['text'].instructions}{about}Question:\n{ROUNDS[1][1]}\nAnswer:\n"
+        == f"{vq2.ANSWER_FORMS['text'].instructions}{about}Question:\n{REPLY_ROUNDS[1][1]}\nAnswer:\n"
     )
 
 
@@ -143,13 +143,13 @@ def make_answered(*, keep: bool | None = None) -> Answered:
 
 @pytest.mark.parametrize(("reduction", "score"), [("product", 0.4), ("mean", math.sqrt(0.4)), ("first", 0.8)])
 def test_the_score_is_the_mean_likelihood_of_yes(reduction: str, score: float) -> None:
-    scored = Vq2Config(reduction=reduction).weigh([make_answered(), make_answered(keep=True)])  # type: ignore[arg-type]
+    scored = Vq2Config(reduction=reduction).combine_answers([make_answered(), make_answered(keep=True)])  # type: ignore[arg-type]
     assert scored.score == pytest.approx(score)
     assert [one.given for one in scored.elements] == ["yes", "yes"]
 
 
 def test_questions_that_the_round_trip_dropped_do_not_count() -> None:
     dropped = make_answered(keep=False)._replace(token_logprobs=())
-    scored = Vq2Config().weigh([make_answered(keep=True), dropped])
+    scored = Vq2Config().combine_answers([make_answered(keep=True), dropped])
     assert (scored.score, scored.n_questions) == (pytest.approx(0.4), 1)
-    assert Vq2Config().weigh([dropped]).error == NO_QUESTIONS_ERROR
+    assert Vq2Config().combine_answers([dropped]).error == NO_QUESTIONS_ERROR

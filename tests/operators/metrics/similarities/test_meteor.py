@@ -87,13 +87,13 @@ def test_another_wordnet_changes_the_recipe(tmp_path: Path) -> None:
         != second.text_similarity_options()
         == second.with_model_defaults(lambda role: pytest.fail(role)).text_similarity_options()
     )
-    planned = first.with_model_defaults(lambda role: pytest.fail(role)).find_synonyms()
+    planned = first.with_model_defaults(lambda role: pytest.fail(role)).find_synonym_wordnet()
     write_wordnet(tmp_path / "auto", [("car", "lorry")])
     with pytest.raises(ConfigError, match="WordNet's files have changed since the run was planned; run again"):
         compute_meteor("a car", "a lorry", planned)
     with pytest.raises(ConfigError, match="only measure=meteor matches synonyms"):
         SentenceMatchingConfig(wordnet=str(tmp_path))
-    with pytest.raises(ConfigError, match=r"wordnet: .*expected WordNet's files .*, found no lexnames"):
+    with pytest.raises(ConfigError, match=r"wordnet: .*corpora/wordnet, but lexnames is missing"):
         SentenceMatchingConfig(measure="meteor", wordnet=str(tmp_path)).with_model_defaults(
             lambda role: pytest.fail(role)
         )

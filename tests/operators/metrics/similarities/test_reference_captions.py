@@ -7,12 +7,12 @@ import pytest
 from plumbline.operators.metrics.similarities.word_overlap import (
     Cider,
     compute_bleu_4,
+    compute_lcs_length,
     compute_ref_clipscore,
     compute_rouge_l,
-    measure_lcs,
 )
 
-CAPTIONS = {
+REFERENCES_BY_CAPTION = {
     "a dog runs on the green grass": (
         "a dog is running on grass", "the brown dog runs on the grass", "a dog",
     ),
@@ -20,20 +20,20 @@ CAPTIONS = {
     "a man rides a horse": ("a woman walks her dog on the beach", "a person on a beach"),
     "the the the": ("the cat sat on the mat the end",),
 }  # fmt: skip
-EXPECTED = {
+EXPECTED_VALUES = {
     "bleu_4": (0.48892302227221796, 0.42383656268685166, 2.0205155036242722e-12, 1.5882481722925387e-10),
     "cider": (2.376463552942513, 2.7667683073657985, 0.09483340654951469, 0.5250607688424634),
     "rouge_l": (0.8591549295774649, 0.7904967602591793, 0.4, 0.5041322314049587),
 }
-"""Values of Bleu(4), Cider() and Rouge() of pycocoevalcap 1.2 for CAPTIONS."""
+"""Values of Bleu(4), Cider() and Rouge() of pycocoevalcap 1.2 for REFERENCES_BY_CAPTION."""
 
 
-@pytest.mark.parametrize("measure", EXPECTED)
+@pytest.mark.parametrize("measure", EXPECTED_VALUES)
 def test_a_measure_equals_the_coco_evaluation(measure: str) -> None:
-    texts = {tuple(caption.split()): [text.split() for text in its] for caption, its in CAPTIONS.items()}
+    texts = {tuple(caption.split()): [text.split() for text in its] for caption, its in REFERENCES_BY_CAPTION.items()}
     measures = {"bleu_4": compute_bleu_4, "rouge_l": compute_rouge_l, "cider": Cider([*texts.values()]).score}
     found = [measures[measure](caption, references) for caption, references in texts.items()]
-    assert found == pytest.approx(EXPECTED[measure], rel=1e-9)
+    assert found == pytest.approx(EXPECTED_VALUES[measure], rel=1e-9)
 
 
 def test_a_reference_itself_scores_best_and_the_order_of_references_does_not_matter() -> None:
@@ -62,7 +62,7 @@ def test_the_lcs_length_equals_brute_force(seed: int) -> None:
         rest = iter(second)
         return all(word in rest for word in words)
 
-    assert measure_lcs(first, second) == max(len(words) for words in subsequences if is_within(words))
+    assert compute_lcs_length(first, second) == max(len(words) for words in subsequences if is_within(words))
 
 
 @pytest.mark.parametrize(

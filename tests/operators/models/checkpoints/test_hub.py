@@ -22,7 +22,7 @@ from tests.operators.tiny.rewards import save_open_clip
 
 ROOT = Path(__file__).parents[4]
 OLDER_COMMIT, TOWER_COMMIT = "0123456789abcdef" * 2 + "01234567", "2" * 40
-CLIP_REPOSITORY, FLANT5_REPOSITORY, OPEN_CLIP = "acme/tiny-clip", "acme/tiny-flant5", "acme/tiny-open-clip"
+CLIP_REPOSITORY, FLANT5_REPOSITORY, OPEN_CLIP_REPOSITORY = "acme/tiny-clip", "acme/tiny-flant5", "acme/tiny-open-clip"
 WEIGHTLESS_REPOSITORY = "acme/weightless"
 
 RESOLVE_SCRIPT = """
@@ -102,7 +102,7 @@ def offline_environment(checkpoints: Path, tmp_path_factory: pytest.TempPathFact
 
 # Without a hub
 
-OUT_OF_REACH = (
+OUT_OF_REACH_MESSAGE = (
     "model 'acme/unknown': not a local folder, not in the hub's cache, and the hub cannot be reached; "
     "give a folder, or download it first (`hf download`)"
 )
@@ -133,7 +133,7 @@ def test_offline_cached_models_are_pinned_and_missing_models_are_named(
     assert folder["semantic"] == own.semantic(), "a local folder takes precedence over the hub"
     assert set(folder["commits"].values()) == {None}
     unknown, unknown_branch, unknown_commit, weightless = (told["error"] for told in errors)
-    assert unknown == unknown_branch == OUT_OF_REACH
+    assert unknown == unknown_branch == OUT_OF_REACH_MESSAGE
     assert "and the hub cannot be reached" in unknown_commit and "not a checkpoint" not in unknown_commit
     assert f"{WEIGHTLESS_REPOSITORY}@{COMMIT}" in weightless and "safetensors" in weightless
 
@@ -182,21 +182,23 @@ def test_only_the_weights_that_are_loaded_are_fetched(hub: Hub, checkpoints: Pat
     shutil.copytree(checkpoints / "clip", tmp_path / "words")
     (tmp_path / "words" / "model.safetensors").rename(tmp_path / "words" / "large.safetensors")
     hub.repositories["acme/words"] = tmp_path / "words"
-    hub.repositories[OPEN_CLIP] = save_open_clip(tmp_path / "open_clip")
+    hub.repositories[OPEN_CLIP_REPOSITORY] = save_open_clip(tmp_path / "open_clip")
     shutil.copy(checkpoints / "clip" / "model.safetensors", tmp_path / "open_clip" / "other.safetensors")
     clip = {"family": "clip", "checkpoint": CLIP_REPOSITORY, "tokenizer": "acme/words"}
     files = run_script(FETCH_SCRIPT, hub.environment(tmp_path / "hf"), clip)
     assert "model.safetensors" in files["checkpoint"] and "tokenizer.json" in files["tokenizer"]
-    files = run_script(FETCH_SCRIPT, hub.environment(tmp_path / "hf"), {"family": "open_clip", "checkpoint": OPEN_CLIP})
+    files = run_script(
+        FETCH_SCRIPT, hub.environment(tmp_path / "hf"), {"family": "open_clip", "checkpoint": OPEN_CLIP_REPOSITORY}
+    )
     assert "open_clip_model.safetensors" in files["checkpoint"]
     assert not {"large.safetensors", "other.safetensors"} & set(hub.served)
 
 
 PLAN_SCRIPT = """
 import json, sys
-from tests.commands import printed
+from tests.commands import run_for_output
 words = json.loads(sys.argv[1])
-print(json.dumps(printed("score", *words).split("runs here")[1]))
+print(json.dumps(run_for_output("score", *words).split("runs here")[1]))
 """
 
 
@@ -222,11 +224,11 @@ def test_a_plan_names_the_downloads_and_their_sizes(hub: Hub, checkpoints: Path,
 
 
 def test_a_repository_with_only_open_clips_layout_is_recognised_by_its_files(hub: Hub, tmp_path: Path) -> None:
-    hub.repositories[OPEN_CLIP] = save_open_clip(tmp_path / "open_clip")
-    config = {"family": "open_clip", "checkpoint": OPEN_CLIP}
+    hub.repositories[OPEN_CLIP_REPOSITORY] = save_open_clip(tmp_path / "open_clip")
+    config = {"family": "open_clip", "checkpoint": OPEN_CLIP_REPOSITORY}
     told = resolve(hub.environment(tmp_path / "hf"), config)
     assert told[0]["commits"] == {"checkpoint": COMMIT, "tokenizer": COMMIT}
-    fill_cache(tmp_path / "cache", OPEN_CLIP, tmp_path / "open_clip", COMMIT)
+    fill_cache(tmp_path / "cache", OPEN_CLIP_REPOSITORY, tmp_path / "open_clip", COMMIT)
     assert resolve({"HF_HOME": str(tmp_path / "cache"), "HF_HUB_OFFLINE": "1"}, config) == told
 
 

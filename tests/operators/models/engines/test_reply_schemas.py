@@ -30,9 +30,9 @@ from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.stages.questions import write_questions
 from tests.operators import tiny
 
-FORMS = [SPAN_FORMS, QUESTION_FORMS, TIFA_QUESTIONS, CHOICE_FORMS, ANSWER_FORMS, TUPLE_FORMS, DSG_QUESTIONS,
-         DEPENDENCY_FORMS, VQ2_QUESTION, VQ2_ANSWER,
-         STEPS_BY_CONVENTION["paper"].phrases, STEPS_BY_CONVENTION["released"].phrases]  # fmt: skip
+REPLY_FORMS = [SPAN_FORMS, QUESTION_FORMS, TIFA_QUESTIONS, CHOICE_FORMS, ANSWER_FORMS, TUPLE_FORMS, DSG_QUESTIONS,
+               DEPENDENCY_FORMS, VQ2_QUESTION, VQ2_ANSWER,
+               STEPS_BY_CONVENTION["paper"].phrases, STEPS_BY_CONVENTION["released"].phrases]  # fmt: skip
 SCHEMA = json.dumps(
     {
         "type": "object",
@@ -86,7 +86,7 @@ def test_a_schema_that_cannot_be_enforced_only_fails_its_own_request(model: Caus
     assert isinstance(short, Generation)
 
 
-@pytest.mark.parametrize("form", [form["json"] for form in FORMS])
+@pytest.mark.parametrize("form", [form["json"] for form in REPLY_FORMS])
 def test_the_examples_of_the_instructions_fit_the_schema(folder: Path, form: Form[Any]) -> None:
     """Even the spacing must fit, because a model may copy it from the examples."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -94,9 +94,9 @@ def test_the_examples_of_the_instructions_fit_the_schema(folder: Path, form: For
     grammars = SchemaGrammars(tokenizer, end_ids=[end], width=len(tokenizer))
     replies = [line for line in form.instructions.splitlines() if line.startswith('{"')]
     assert replies
-    schema = form.request(ReplySampling(), "").schema
+    schema = form.make_request(ReplySampling(), "").schema
     for reply in replies:
-        matcher = grammars.matcher(schema)
+        matcher = grammars.make_matcher(schema)
         ids = tokenizer(reply, add_special_tokens=False).input_ids
         assert matcher.try_consume_tokens(ids) == len(ids), reply
         assert matcher.is_accepting()
@@ -113,8 +113,8 @@ def test_a_model_of_random_weights_writes_readable_questions(model: CausalLM, me
 
 
 def test_a_tokenizer_that_cannot_follow_a_schema_is_refused() -> None:
-    class Slow:
+    class SlowTokenizer:
         name_or_path = "slow"
 
     with pytest.raises(ModelError, match=r"slow: no schema can be enforced with this tokenizer .* replies=text"):
-        SchemaGrammars(Slow(), end_ids=[1], width=9)
+        SchemaGrammars(SlowTokenizer(), end_ids=[1], width=9)

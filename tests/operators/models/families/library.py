@@ -1,4 +1,4 @@
-"""Reference answers from transformers' own classes, or from a release's arithmetic, for one input at a time."""
+"""Reference answers for one input at a time, from transformers' own classes or from formulas in the released code."""
 
 import json
 import re
@@ -57,7 +57,7 @@ def load_image_processor(folder: Path) -> Any:
 
 
 def preprocess_image(folder: Path, image: int) -> Any:
-    """Preprocess an image, given by its index in IMAGES, with the checkpoint's own image processor."""
+    """Return an image, given by its index in IMAGES, as the checkpoint's own image processor prepares it."""
     return load_image_processor(folder)(images=IMAGES[image], return_tensors="pt")
 
 
@@ -287,23 +287,23 @@ class WholeBlip2:
     def load(self) -> Any:
         return load_network("Blip2ForConditionalGeneration", self.folder)
 
-    def text(self, question: str) -> str:
+    def format_text(self, question: str) -> str:
         return f"Question: {question} Short answer:"
 
-    def pixels(self, image: int) -> torch.Tensor:
+    def make_pixels(self, image: int) -> torch.Tensor:
         return preprocess_image(self.folder, image).pixel_values
 
-    def inputs(self, question: Question) -> dict[str, torch.Tensor]:
+    def make_inputs(self, question: Question) -> dict[str, torch.Tensor]:
         image_ids = [self.tokenizer.convert_tokens_to_ids("<image>")] * vqa_models.N_QUERIES
-        ids = [*image_ids, *self.tokenizer(self.text(question.text)).input_ids]
-        return {"pixel_values": self.pixels(question.image), "input_ids": torch.tensor([ids])}
+        ids = [*image_ids, *self.tokenizer(self.format_text(question.text)).input_ids]
+        return {"pixel_values": self.make_pixels(question.image), "input_ids": torch.tensor([ids])}
 
     def answer(self, question: Question, choice: str) -> list[float]:
         labels = self.tokenizer(choice, return_tensors="pt").input_ids
-        return select_logprobs(self.model(**self.inputs(question), labels=labels).logits[0], labels[0].tolist())
+        return select_logprobs(self.model(**self.make_inputs(question), labels=labels).logits[0], labels[0].tolist())
 
     def reply(self, question: Question) -> str:
-        tokens = self.model.generate(**self.inputs(question), max_new_tokens=32, do_sample=False, num_beams=1)
+        tokens = self.model.generate(**self.make_inputs(question), max_new_tokens=32, do_sample=False, num_beams=1)
         return str(self.tokenizer.decode(tokens[0], skip_special_tokens=True)).strip()
 
 
@@ -313,20 +313,20 @@ class WholeInstructBlip(WholeBlip2):
     def load(self) -> Any:
         return load_network("InstructBlipForConditionalGeneration", self.folder)
 
-    def pixels(self, image: int) -> torch.Tensor:
+    def make_pixels(self, image: int) -> torch.Tensor:
         original, short = IMAGES[image], min(IMAGES[image].size)
         size = (tiny.IMAGE_SIDE * original.width // short, tiny.IMAGE_SIDE * original.height // short)
         resized = original.resize(size, Image.Resampling.BICUBIC)
         left, top = (resized.width - tiny.IMAGE_SIDE) // 2, (resized.height - tiny.IMAGE_SIDE) // 2
         return normalise(resized.crop((left, top, left + tiny.IMAGE_SIDE, top + tiny.IMAGE_SIDE)))
 
-    def text(self, question: str) -> str:
+    def format_text(self, question: str) -> str:
         return question
 
-    def inputs(self, question: Question) -> dict[str, torch.Tensor]:
+    def make_inputs(self, question: Question) -> dict[str, torch.Tensor]:
         text = load_tokenizer(self.folder / "qformer_tokenizer")(question.text, return_tensors="pt")
         seen = {"qformer_input_ids": text.input_ids, "qformer_attention_mask": text.attention_mask}
-        return super().inputs(question) | seen
+        return super().make_inputs(question) | seen
 
 
 class WholeBlipVqa(WholeBlip2):
@@ -335,13 +335,17 @@ class WholeBlipVqa(WholeBlip2):
     def load(self) -> Any:
         return load_blip("BlipForQuestionAnswering", self.folder)
 
-    def inputs(self, question: Question) -> dict[str, torch.Tensor]:
+    def make_inputs(self, question: Question) -> dict[str, torch.Tensor]:
         ids = self.tokenizer(re.sub(r'["().!*#:;~]', "", question.text), return_tensors="pt").input_ids
         ids[:, 0] = vqa_models.QUESTION_TOKEN
-        return {"pixel_values": self.pixels(question.image), "input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        return {
+            "pixel_values": self.make_pixels(question.image),
+            "input_ids": ids,
+            "attention_mask": torch.ones_like(ids),
+        }
 
     def answer(self, question: Question, choice: str) -> list[float]:
-        inputs, answer = self.inputs(question), self.tokenizer(choice, return_tensors="pt").input_ids
+        inputs, answer = self.make_inputs(question), self.tokenizer(choice, return_tensors="pt").input_ids
         answer[:, 0] = vqa_models.START_TOKEN
         states = self.model.text_encoder(
             input_ids=inputs["input_ids"],
@@ -352,7 +356,7 @@ class WholeBlipVqa(WholeBlip2):
         return select_logprobs(logits[:-1], answer[0, 1:].tolist())
 
     def reply(self, question: Question) -> str:
-        tokens = self.model.generate(**self.inputs(question), max_new_tokens=32)
+        tokens = self.model.generate(**self.make_inputs(question), max_new_tokens=32)
         return str(self.tokenizer.decode(tokens[0, 1:], skip_special_tokens=True)).strip()
 
 
@@ -365,7 +369,6 @@ def answer_question(name: str, folder: Path, question: Question, measure: Measur
 
 
 def answer_without_image(folder: Path, question: Question, measure: Measure) -> Answer:
-    """Return a language model's answer to the question without an image."""
     words, model = load_tokenizer(folder), load_network("LlamaForCausalLM", folder)
     prompt, gap = question.text, " "
     if words.chat_template is not None:
@@ -429,7 +432,7 @@ def embed_text(folder: Path, text: str, measure: Measure, context: int = tiny.CO
 
 open_clip = partial(compare_as_released, cache(rewards.make_open_clip))
 quick_clip = partial(compare_as_released, cache(partial(rewards.make_open_clip, quick=True)))
-SIMILARITY: Mapping[str, Reference] = {
+SIMILARITY_REFERENCES: Mapping[str, Reference] = {
     **dict.fromkeys(("clip", "pickscore", "siglip", "siglip2", "siglip2_naflex", "align"), compare_embeddings),
     "open_clip": open_clip,
     "open_clip_quick": quick_clip,
@@ -441,10 +444,10 @@ SIMILARITY: Mapping[str, Reference] = {
     "dinov2": score_dino,
 }
 REFERENCES: Mapping[tuple[str, Call], Reference] = {
-    **{(name, "similarity"): reference for name, reference in SIMILARITY.items()},
+    **{(name, "similarity"): reference for name, reference in SIMILARITY_REFERENCES.items()},
     **{
         (name, "likelihood"): partial(weigh_choices, reference)
-        for name, reference in SIMILARITY.items()
+        for name, reference in SIMILARITY_REFERENCES.items()
         if reference in (compare_embeddings, open_clip, quick_clip)
     },
     **{(name, "likelihood"): partial(answer_question, name) for name in WHOLE_MODELS},

@@ -71,7 +71,7 @@ def test_a_greedy_reply_repeatedly_takes_the_likeliest_token(folder: Path, model
         assert reply.text == model.tokenizer.decode(ids, skip_special_tokens=True)
 
 
-def test_every_reply_is_cut_at_its_own_limit_and_marked_as_cut(model: CausalLM) -> None:
+def test_every_reply_is_truncated_at_its_own_limit_and_marked_as_truncated(model: CausalLM) -> None:
     short, long = generate_replies(model, [make_request("hi", max_tokens=2), make_request("hi", max_tokens=9)])
     assert (short.usage.new_tokens, long.usage.new_tokens) == (2, 9)
     assert not short.complete and not long.complete
@@ -174,14 +174,14 @@ def test_a_batch_that_fails_is_halved_until_the_failing_request_is_alone(
     model: CausalLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = generate_replies(model, [make_request(text) for text in TEXTS])
-    whole = CausalLM._answer
+    whole = CausalLM._generate_batch
 
     def fail_for_one(self: CausalLM, prompts: Sequence[Any]) -> list[Generation]:
         if any("é" in prompt.request.messages[0].text for prompt in prompts):
             raise RuntimeError("out of memory")
         return whole(self, prompts)
 
-    monkeypatch.setattr(CausalLM, "_answer", fail_for_one)
+    monkeypatch.setattr(CausalLM, "_generate_batch", fail_for_one)
     answered = model.generate([make_request(text) for text in TEXTS])
     assert answered == [*expected[:3], RowError("model_failed", "RuntimeError: out of memory", True), expected[4]]
 

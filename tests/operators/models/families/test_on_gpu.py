@@ -13,7 +13,7 @@ from plumbline.operators.models.families import image_to_text, model_config
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.resolution import resolve_model
 from tests.operators.models.alike import IMAGES, Answer, prepare_call
-from tests.operators.models.families.test_families import CALLS, select_inputs
+from tests.operators.models.families.test_families import KINDS_AND_CALLS, select_inputs
 from tests.operators.models.families.test_vlm import CHECKPOINTS
 from tests.operators.tiny.families import KINDS
 
@@ -34,7 +34,7 @@ def compute_as_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_to_text, "MAX_REGION_TOKENS", 40)
 
 
-@pytest.mark.parametrize(("name", "call"), CALLS)
+@pytest.mark.parametrize(("name", "call"), KINDS_AND_CALLS)
 def test_a_family_gives_the_same_answers_on_a_gpu_as_on_a_cpu(tmp_path: Path, name: str, call: Call) -> None:
     kind = KINDS[name]
     options = {"reading": "Read", "reading_tokens": 12} if (call, kind.family) == ("ocr", "vlm") else {}

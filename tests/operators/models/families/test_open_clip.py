@@ -11,7 +11,7 @@ from PIL import Image
 
 from plumbline.jobs.scorer import open_scorer
 from plumbline.operators.base.errors import ConfigError, ModelError
-from plumbline.operators.images.image_formats import STORED_IMAGE
+from plumbline.operators.images.image_formats import STORED_IMAGE_KEY
 from plumbline.operators.models.families import model_config
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.resolution import resolve_model
@@ -29,7 +29,7 @@ def resolve(folder: Path, family: str = "open_clip") -> Any:
     return resolve_model(model_config(family=family, checkpoint=str(folder)), on_gpu=False)
 
 
-def copy_with(folder: Path, copy: Path, section: str, **fields: Any) -> Path:
+def copy_with_changes(folder: Path, copy: Path, section: str, **fields: Any) -> Path:
     """Copy a checkpoint, changing these fields in one section of its open_clip_config.json; return the copy."""
     shutil.copytree(folder, copy)
     config = rewards.make_open_clip_fields(quick=False)
@@ -72,25 +72,29 @@ def test_a_clip_in_transformers_layout_is_referred_to_its_own_family(tmp_path: P
         (
             "vision_cfg",
             {"timm_model_name": "vit_base"},
-            "`vision_cfg` .* has the setting timm_model_name; only networks like the first CLIP",
+            "`vision_cfg` .* has the setting timm_model_name; only networks like the original CLIP",
         ),
         (
             "text_cfg",
             {"hf_model_name": "roberta-base"},
-            "`text_cfg` .* has the setting hf_model_name; only networks like the first CLIP",
+            "`text_cfg` .* has the setting hf_model_name; only networks like the original CLIP",
         ),
-        ("preprocess_cfg", {"resize_mode": "squash"}, "`resize_mode` .* is 'squash'; only 'shortest' is supported"),
+        (
+            "preprocess_cfg",
+            {"resize_mode": "squash"},
+            "`resize_mode` .* is 'squash'; use a checkpoint in which it is 'shortest'",
+        ),
     ],
 )
 def test_a_network_of_another_form_is_refused_with_the_differing_field(
     folder: Path, tmp_path: Path, section: str, fields: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ModelError, match=message):
-        resolve(copy_with(folder, tmp_path / "changed", section, **fields))
+        resolve(copy_with_changes(folder, tmp_path / "changed", section, **fields))
 
 
 def test_weights_of_another_size_are_refused_when_they_load(folder: Path, tmp_path: Path) -> None:
-    larger = copy_with(folder, tmp_path / "larger", "text_cfg", width=48)
+    larger = copy_with_changes(folder, tmp_path / "larger", "text_cfg", width=48)
     with pytest.raises(ModelError, match="the weights does not load"):
         load(resolve(larger), "similarity")
 
@@ -101,16 +105,16 @@ def test_texts_and_images_are_preprocessed_as_in_the_release(folder: Path) -> No
     torch.testing.assert_close(words[0], words[1])
     stored = tiny.draw_image(0, width=70, height=48).convert("P")
     shown = stored.convert("RGB")
-    shown.info[STORED_IMAGE] = stored
+    shown.info[STORED_IMAGE_KEY] = stored
     nearest = stored.resize((46, 32), Image.Resampling.NEAREST).convert("RGB").crop((7, 0, 39, 32))
     assert torch.equal(model.preprocess(shown), model.preprocess(nearest))
 
 
 def preprocess_padded(image: Image.Image) -> torch.Tensor:
-    """Return the pixels (3, SIDE, SIDE) after preprocessing as in HPSv2's release, with Pillow and numpy.
+    """Return the pixels after preprocessing as in HPSv2's release, with Pillow and numpy.
 
-    Colours are converted to floats from 0 to 1, resized so that the longer side fits, centred on a black square, and
-    normalised.
+    The shape is (3, IMAGE_SIDE, IMAGE_SIDE). Colours are converted to floats from 0 to 1, resized so that the
+    longer side fits, centred on a black square, and normalised.
     """
     scale = tiny.IMAGE_SIDE / max(image.size)
     width, height = (round(length * scale) for length in image.size)

@@ -84,7 +84,7 @@ def test_an_endpoint_without_counts_of_tokens_is_accepted(server: Server, usage:
     assert take_single(connect(server).generate([make_request()])) == Generation("yes", True, Usage(1, 0, 0, 0))
 
 
-def test_a_reply_cut_at_its_limit_is_not_complete(server: Server) -> None:
+def test_a_reply_truncated_at_its_limit_is_not_complete(server: Server) -> None:
     server.script = lambda number, body: make_completion("ye", reason="length")
     reply = take_single(connect(server).generate([make_request()]))
     assert isinstance(reply, Generation)
@@ -210,7 +210,7 @@ UNBOUNDED_ANSWERS: dict[str, tuple[Answer, str]] = {
     ),
     "one that nests": (Answer(body=NESTED_REPLY), "returned an answer that nests too deeply"),
 }
-ERRORS: dict[str, tuple[Answer, str, bool, str]] = {
+EXPECTED_ERRORS: dict[str, tuple[Answer, str, bool, str]] = {
     **{name: (answer, "model_unavailable", True, "") for name, answer in MALFORMED_ANSWERS.items()},
     **{
         f"status {status}": (make_error(status, f"quota of {KEY} is used up"), "model_unavailable", True,
@@ -238,9 +238,9 @@ An error is given by its kind, by True if it is retryable, and by a fragment of 
 """
 
 
-@pytest.mark.parametrize("name", ERRORS)
+@pytest.mark.parametrize("name", EXPECTED_ERRORS)
 def test_an_answer_that_is_not_a_reply_is_an_error_that_does_not_show_the_key(server: Server, name: str) -> None:
-    answer, kind, retryable, words = ERRORS[name]
+    answer, kind, retryable, words = EXPECTED_ERRORS[name]
     server.script = lambda number, body: answer
     timeout = {"timeout": 0.15} if answer in (LATE_ANSWER, TRICKLING_ANSWER) else {}
     reply = take_single(connect(server, max_retries=0, **timeout).generate([make_request()]))
@@ -359,7 +359,7 @@ def test_the_driver_pins_an_endpoint_from_the_environment(server: Server, monkey
     "option", [{"timeout": 9.0}, {"requests_per_minute": 9.0}, {"prices": Prices(read=1, written=2)}]
 )
 def test_options_of_a_service_are_refused_for_local_models_and_are_not_in_the_key(option: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="an option of openai"):
+    with pytest.raises(ConfigError, match="this option belongs to openai"):
         model_config(family="causal_lm", checkpoint="folder", **option)
     plain, set_otherwise = (
         resolve_model(model_config(family="openai", checkpoint="judge", **options), on_gpu=False)
@@ -389,7 +389,7 @@ def test_requests_are_evenly_spaced() -> None:
 def test_every_attempt_waits_for_its_turn(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
 
-    class Counting(RequestPacer):
+    class CountingPacer(RequestPacer):
         def __init__(self, per_minute: float) -> None:
             super().__init__(per_minute, sleep=waits.append)
             self.per_minute = per_minute
@@ -397,7 +397,7 @@ def test_every_attempt_waits_for_its_turn(server: Server, monkeypatch: pytest.Mo
         def wait(self) -> None:
             waits.append(self.per_minute)
 
-    monkeypatch.setattr(openai, "RequestPacer", Counting)
+    monkeypatch.setattr(openai, "RequestPacer", CountingPacer)
     server.script = lambda number, body: make_error(503) if number == 0 else make_completion("yes")
     connect(server, requests_per_minute=30.0).generate([make_request()])
     assert waits == [30.0, 30.0] and len(server.bodies) == 2

@@ -22,7 +22,7 @@ from plumbline.operators.models.families import model_config, openai
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
-from tests.bench_of import sweep_config, write_benchmark
+from tests.bench_of import make_sweep_config, write_benchmark
 from tests.operators import tiny
 from tests.operators.models.endpoint import (
     KEY,
@@ -49,7 +49,6 @@ def compute_likelihood(server: Server, *choices: str, **options: Any) -> list[li
 
 
 def decode_image(body: dict[str, Any]) -> Image.Image:
-    """Return the only image in the body of a chat request, decoded."""
     (image, _) = body["messages"][0]["content"]
     header, _, content = image["image_url"]["url"].partition(",")
     assert header.startswith("data:image/") and header.endswith(";base64")
@@ -89,6 +88,18 @@ def test_a_request_may_have_a_system_message_and_the_image_anywhere_in_the_text(
     system, user = server.bodies[0]["messages"]
     assert system == {"role": "system", "content": "Judge."} and user["role"] == "user"
     assert [part.get("text", "image") for part in user["content"]] == parts
+
+
+def test_each_image_of_a_request_may_have_a_place_of_its_own(server: Server) -> None:
+    model = connect(server)
+    (images,) = model.encode([model.preprocess_several(IMAGES[:2])])
+    for places, parts in [((1, 2), ["a", "image", "b", "image", "c"]), ((0, 3), ["image", "abc", "image"])]:
+        request = Request((Message("user", "abc"),), 7, image_at=places)
+        model.generate_from_images([images], [ImageRequest(0, request)])
+        content = server.bodies[-1]["messages"][0]["content"]
+        assert [part.get("text", "image") for part in content] == parts
+        shown = [part["image_url"]["url"] for part in content if part["type"] == "image_url"]
+        assert shown == list(images)
 
 
 def test_a_jpeg_is_smaller_and_nearly_the_same(server: Server) -> None:
@@ -285,7 +296,6 @@ def test_usage_is_counted_for_the_calling_thread(server: Server) -> None:
 
 
 def make_sweep_arguments(server: Server) -> tuple[str, ...]:
-    """Return the command-line arguments that make a sweep call the server."""
     service = (f"models.vqa.endpoint={server.url}", f"models.vqa.key_variable={KEY_VARIABLE}")
     return ("metric=[vqascore]", "model@models.vqa=api", "models.vqa.checkpoint=judge", *service)
 
@@ -297,7 +307,7 @@ def test_a_service_can_be_the_vqa_model_of_a_sweep(server: Server, tmp_path: Pat
 
     server.script, server.trial = answer_request, make_token_completion(("Yes", -0.1))
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=4)
-    planned = plan_sweep(sweep_config(folder, tmp_path / "store", *make_sweep_arguments(server)))
+    planned = plan_sweep(make_sweep_config(folder, tmp_path / "store", *make_sweep_arguments(server)))
     finished = run_sweep(planned, lambda progress: None)
     scores = pq.read_table(Path(finished.folder) / "scores.parquet").to_pylist()
     expected = {
@@ -317,7 +327,7 @@ def test_a_likelihood_that_a_service_does_not_report_is_a_row_without_a_score(se
     server.trial = make_token_completion(("Yes", -0.1))
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=4)
     finished = run_sweep(
-        plan_sweep(sweep_config(folder, tmp_path / "store", *make_sweep_arguments(server))), lambda progress: None
+        plan_sweep(make_sweep_config(folder, tmp_path / "store", *make_sweep_arguments(server))), lambda progress: None
     )
     scores = [row["score"] for row in pq.read_table(Path(finished.folder) / "scores.parquet").to_pylist()]
     assert sorted(score for score in scores if score is not None) == [pytest.approx(math.exp(-0.5))]
@@ -333,7 +343,7 @@ def test_a_spent_quota_costs_a_sweep_a_few_requests_and_the_next_sweep_continues
     server.trial = make_token_completion(("Yes", -0.1))
     folder = write_benchmark(tmp_path / "bench", ["atlas", "flint"], count=11)
     few = ("shard_rows=4", "max_failed=1", "models.vqa.concurrency=2", "models.vqa.max_retries=0")
-    config = sweep_config(folder, tmp_path / "store", *make_sweep_arguments(server), *few)
+    config = make_sweep_config(folder, tmp_path / "store", *make_sweep_arguments(server), *few)
     errors = run_sweep(plan_sweep(config), lambda progress: None).results.read_errors().to_pylist()
     assert {(error["kind"], error["retryable"]) for error in errors} == {("quota_spent", True)}
     assert len(errors) == 22 - 4 and len(server.bodies) < 4 + 6, "one request per process, and those already sent"

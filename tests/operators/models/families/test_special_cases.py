@@ -27,7 +27,7 @@ from plumbline.operators.models.resolution import find_vqa_profile, resolve_mode
 from plumbline.operators.stages.similarities import PromptTexts, SimilaritiesStage
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
-from tests.bench_of import sweep_config, write_benchmark
+from tests.bench_of import make_sweep_config, write_benchmark
 from tests.operators import tiny
 from tests.operators.models.alike import CHOICE_QUESTIONS, IMAGES, MAX_DIFFERENCE, QUESTIONS, TEXTS, compute_likelihoods
 from tests.operators.models.families import library
@@ -70,7 +70,7 @@ KINDS_WITH_SHORT_CONTEXT = ("clip", "siglip", "siglip2_naflex", "align", "blip_i
 
 
 @pytest.mark.parametrize("name", KINDS_WITH_SHORT_CONTEXT)
-def test_a_text_beyond_the_context_is_cut_and_reported(kinds: Callable[[str], Path], name: str) -> None:
+def test_a_text_beyond_the_context_is_truncated_and_reported(kinds: Callable[[str], Path], name: str) -> None:
     model, measure = load_kind(name, kinds(name), "similarity"), KINDS[name].measure
     long = " ".join(["red"] * (model.context + 1))
     rows = model.compare(encode_images(model), [Pair(0, text) for text in ("red", long, long + " circle")], measure)
@@ -97,7 +97,7 @@ FAINT_WEIGHT = 1e-3
         ("blip", "generate_from_images", "cosine"),
     ],
 )
-def test_a_blip_has_its_releases_epsilon(tmp_path: Path, name: str, call: Call, measure: Measure) -> None:
+def test_a_blip_uses_the_released_epsilon(tmp_path: Path, name: str, call: Call, measure: Measure) -> None:
     folder = KINDS[name].save(tmp_path)
     weights = load_file(folder / "model.safetensors")
     faint = {
@@ -260,7 +260,7 @@ def test_metrics_with_every_kind_of_question_run_with_each_model(
         f"models.vqa={{family: {vqa}, checkpoint: '{kinds(vqa)}'}}" if vqa in BLIP_KINDS else f"model@models.vqa={vqa}"
     )
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=2)
-    config = sweep_config(folder, tmp_path / "store", f"metric=[{metrics}]", own)
+    config = make_sweep_config(folder, tmp_path / "store", f"metric=[{metrics}]", own)
     finished = run_sweep(plan_sweep(config), lambda progress: None)
     scores = finished.results.read_scores().column("score").to_pylist()
     assert len(scores) == 2 * len(metrics.split(",")) and None not in scores, finished.results.read_errors().to_pylist()
@@ -278,7 +278,7 @@ def test_a_question_mark_comes_before_every_choice(question: str, text: str) -> 
     assert format_choice(question, "no") == text
 
 
-def test_a_dual_encoder_refuses_single_and_cut_choices_and_free_replies(
+def test_a_dual_encoder_refuses_single_choices_too_long_questions_and_free_replies(
     kinds: Callable[[str], Path],
 ) -> None:
     model = load_kind("clip", kinds("clip"), "likelihood")
@@ -306,7 +306,7 @@ def test_metrics_ask_a_dual_encoder_only_questions_that_it_can_answer(
         with pytest.raises(ConfigError, match="cannot reply in words; set answers=likelihood"):
             metric_in_words.with_model_defaults(lambda role: COSINE_PROFILE)
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=2)
-    config = sweep_config(folder, tmp_path / "store", "metric=[vqascore]", "model@models.vqa=clip_shapes")
+    config = make_sweep_config(folder, tmp_path / "store", "metric=[vqascore]", "model@models.vqa=clip_shapes")
     with pytest.raises(ConfigError, match="vqascore model: the model of role 'vqa' is a cosine model, which compares"):
         plan_sweep(config)
 
@@ -348,8 +348,8 @@ def test_a_blind_model_that_thinks_or_runs_on_vllm_is_refused(tmp_path: Path) ->
     with pytest.raises(ModelError, match="a thinking model"):
         load_kind("causal_lm", tiny.save_causal_lm(tmp_path / "thinking", template=thinking), "likelihood")
     vqa = ("models.vqa.family=causal_lm", "models.vqa.checkpoint=owner/name", "+models.vqa.engine=vllm")
-    with pytest.raises(ConfigError, match=r"the model of role 'vqa' is a causal_lm on vllm$"):
-        sweep_config(tmp_path, tmp_path / "store", "metric=[vqascore]", *vqa)
+    with pytest.raises(ConfigError, match=r"the model of role 'vqa' is a causal_lm on vllm; use such a model$"):
+        make_sweep_config(tmp_path, tmp_path / "store", "metric=[vqascore]", *vqa)
 
 
 def test_vqascore_asks_a_blind_model_for_one_token(kinds: Callable[[str], Path]) -> None:
@@ -382,7 +382,7 @@ def test_an_nli_model_with_only_two_labels_is_accepted(tmp_path: Path, labels: S
     assert load_kind("cross_encoder", folder, "entailment").entailment([pair]) == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_premise_beyond_the_context_of_a_t5_is_cut_and_the_hypothesis_is_not(tmp_path: Path) -> None:
+def test_a_premise_beyond_the_context_of_a_t5_is_truncated_and_the_hypothesis_is_not(tmp_path: Path) -> None:
     folder, premise = tiny.save_true_nli(tmp_path), "red circle " * 10
     tiny.edit_json(folder / "tokenizer_config.json", model_max_length=40)
     found = load_kind("t5", folder, "entailment").entailment([(premise, "a star")])

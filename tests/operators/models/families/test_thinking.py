@@ -32,7 +32,7 @@ TEXTS = [
 PROMPT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n<think>\n"
 
 
-CUT_THOUGHT_ERROR = RowError(
+TRUNCATED_THOUGHT_ERROR = RowError(
     "unfinished_thought", "the model's thought did not end within 24 tokens; raise its thinking_tokens"
 )
 
@@ -84,7 +84,7 @@ def make_image_thinker(folder: Path, **options: Any) -> Thinker:
     whole = WholeModel(CHECKPOINTS["qwen3_5"], folder)
 
     def continue_text(text: str, most: int) -> list[int]:
-        inputs = whole.inputs(IMAGES[0], (QWEN_PROMPT + "<think>\n").format(text))
+        inputs = whole.make_inputs(IMAGES[0], (QWEN_PROMPT + "<think>\n").format(text))
         said = whole.model.generate(
             **inputs, max_new_tokens=most, do_sample=False, eos_token_id=whole.tokenizer.eos_token_id
         )
@@ -156,12 +156,12 @@ def test_a_stop_string_and_a_schema_only_apply_to_the_reply(thinker: Thinker) ->
 
 
 @pytest.mark.parametrize("make", [make_text_thinker, make_image_thinker])
-def test_the_error_of_a_cut_thought_names_the_key_and_the_budget_must_fit_the_context(
+def test_the_error_of_a_truncated_thought_names_the_key_and_the_budget_must_fit_the_context(
     tmp_path: Path, make: Callable[..., Thinker]
 ) -> None:
     short = make(tmp_path / "short", thinking_tokens=2)
     (cut,) = short.ask([make_request(TEXTS[0])])
-    assert cut == CUT_THOUGHT_ERROR._replace(message=CUT_THOUGHT_ERROR.message.replace("24", "2"))
+    assert cut == TRUNCATED_THOUGHT_ERROR._replace(message=TRUNCATED_THOUGHT_ERROR.message.replace("24", "2"))
     (long,) = make(tmp_path / "long", thinking_tokens=512).ask([make_request(TEXTS[0])])
     assert isinstance(long, RowError) and long.kind == "prompt_too_long"
 
@@ -201,8 +201,8 @@ def test_thinking_is_in_the_key_and_refused_for_likelihoods_and_without_an_end_t
         ("Yes", "stop", "Yes"),
         ("<think>\nHm.\n</think>\n\nYes", "stop", "Yes"),
         ("Hm.\n</think>\n\nYes", "stop", "Yes"),
-        (None, "length", CUT_THOUGHT_ERROR),
-        ("<think>\nHm", "length", CUT_THOUGHT_ERROR),
+        (None, "length", TRUNCATED_THOUGHT_ERROR),
+        ("<think>\nHm", "length", TRUNCATED_THOUGHT_ERROR),
     ],
 )
 def test_a_services_reply_is_the_text_after_its_thought(

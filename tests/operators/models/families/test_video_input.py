@@ -12,7 +12,7 @@ from transformers import AutoModelForImageTextToText
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.images.decoding import ImageLimits, decode_each
-from plumbline.operators.images.videos import FRAME_SECONDS, LISTED_SECONDS, Clips
+from plumbline.operators.images.videos import FRAME_SECONDS_KEY, SECONDS_PER_LISTED_FRAME, Clips
 from plumbline.operators.metrics.judges.llmscore import LlmScoreConfig
 from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig
 from plumbline.operators.models import loading
@@ -25,16 +25,16 @@ from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
 from plumbline.operators.stages.captions import CaptionsStage
 from plumbline.operators.stages.stage import StageOptions
 from tests.operators import tiny
-from tests.operators.images.test_videos import SIZE, write_video
+from tests.operators.images.test_videos import FRAME_SIZE, write_video
 from tests.operators.stages.given import make_inputs, run_stage
 
-KINDS = ("qwen2_vl", "qwen2_5_vl")
-FACTOR = 8
+MODEL_KINDS = ("qwen2_vl", "qwen2_5_vl")
+TOKEN_SIDE = 8
 """Side length, in pixels, of the square that an image token of a tiny model covers."""
 QUESTION = Question(0, "Does it move?", ("Yes", "No"))
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=MODEL_KINDS)
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.set_num_threads(1)
     return tiny.save_qwen2_vl(tmp_path_factory.mktemp(request.param), kind=request.param)
@@ -157,7 +157,7 @@ def test_frames_a_video_file_and_an_image_are_each_scored_as_their_kind(
     )
     expected = [
         model.likelihood(model.encode([pixels]), [question])[0][0][0]
-        for pixels in (model.preprocess_video(shown, LISTED_SECONDS), model.preprocess(shown[0]))
+        for pixels in (model.preprocess_video(shown, SECONDS_PER_LISTED_FRAME), model.preprocess(shown[0]))
     ]
     listed, _, image = scored["score"].to_pylist()
     assert [listed, image] == pytest.approx(np.exp(expected), rel=1e-4)
@@ -186,12 +186,12 @@ def test_a_captioner_reads_a_video_as_one_input(model: ChatVlm, tmp_path: Path) 
     rows = pa.table({"image_id": ["i0"], "prompt_id": ["p0"], "image": [write_video(tmp_path / "clip", "mp4")]})
     (row,) = run_stage(stage, make_inputs("llmscore", shard_rows=rows)).to_pylist()
     assert row["error"] is None
-    assert [(caption["width"], caption["height"]) for caption in row["captions"]] == [SIZE]
+    assert [(caption["width"], caption["height"]) for caption in row["captions"]] == [FRAME_SIZE]
 
 
 def test_frames_of_a_file_represent_equal_parts_of_it(tmp_path: Path) -> None:
     """Each of the four frames sampled from a video of 2.5 seconds represents 0.625 seconds."""
     shown = list(decode_each(write_video(tmp_path / "clip", "mp4"), ImageLimits(), Clips(frames=4)))
-    assert [image.info[FRAME_SECONDS] for image in shown if isinstance(image, Image.Image)] == pytest.approx(
+    assert [image.info[FRAME_SECONDS_KEY] for image in shown if isinstance(image, Image.Image)] == pytest.approx(
         [0.625] * 4
     )

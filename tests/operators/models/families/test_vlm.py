@@ -43,7 +43,7 @@ from plumbline.operators.models.networks.vlm import ChatVlm
 from plumbline.operators.models.resolution import resolve_model, takes_several_images
 from tests.operators import tiny
 from tests.operators.models import alike
-from tests.operators.models.alike import require_alike
+from tests.operators.models.alike import require_batch_invariance
 from tests.operators.tiny import chat_vlms
 from tests.releases import is_older
 
@@ -183,7 +183,7 @@ CHECKPOINTS = {
 
 
 def read_chat_template(folder: Path) -> str | None:
-    """Return the chat template from its separate file, or None if the tokenizer contains it."""
+    """Return the chat template from its separate file; None if there is no such file."""
     file = folder / "chat_template.json"
     return str(json.loads(file.read_text())["chat_template"]) if file.is_file() else None
 
@@ -209,7 +209,7 @@ class WholeModel:
         if self.model.config.model_type == "fuyu":
             accept_tensors(self.processor.image_processor)
 
-    def inputs(self, image: Image.Image, prompt: str, answer: str = "") -> dict[str, Any]:
+    def make_inputs(self, image: Image.Image, prompt: str, answer: str = "") -> dict[str, Any]:
         if self.checkpoint.processor is None:
             return self.lay_out([image], prompt + answer)
         if self.model.config.model_type == "paligemma":  # the processor needs answer and prompt separately
@@ -256,7 +256,7 @@ class WholeModel:
     @torch.inference_mode()
     def compute_logprobs(self, image: Image.Image, question: str, choice: str) -> list[float]:
         answer = self.checkpoint.gap + choice + self.checkpoint.end
-        inputs = self.inputs(image, self.checkpoint.prompt.format(question), answer)
+        inputs = self.make_inputs(image, self.checkpoint.prompt.format(question), answer)
         length = len(self.tokenizer(answer).input_ids)
         predicted = self.model(**inputs).logits[0].log_softmax(-1)[:-1]
         chosen = predicted.gather(1, inputs["input_ids"][0, 1:, None])[-length:, 0]
@@ -264,7 +264,6 @@ class WholeModel:
 
     @torch.inference_mode()
     def compute_logprobs_of_two(self, images: list[Image.Image], question: str, choice: str) -> list[float]:
-        """Return the log-probabilities of the choice's tokens for a question about two images."""
         answer = self.checkpoint.gap + choice + self.checkpoint.end
         content = [{"type": "image"}, {"type": "image"}, {"type": "text", "text": question}]
         shown = AutoTokenizer.from_pretrained(self.folder).apply_chat_template(
@@ -292,7 +291,7 @@ class WholeModel:
     def compute_generated(self, image: Image.Image, question: str, choice: str) -> list[float]:
         """Return the log-probability of each token of an answer, from the next-token scores of `generate`."""
         answer = self.checkpoint.gap + choice + self.checkpoint.end
-        inputs = self.inputs(image, self.checkpoint.prompt.format(question), answer)
+        inputs = self.make_inputs(image, self.checkpoint.prompt.format(question), answer)
         ids = inputs["input_ids"]
         logprobs = []
         for place in range(ids.shape[1] - len(self.tokenizer(answer).input_ids), ids.shape[1]):
@@ -310,7 +309,7 @@ class WholeModel:
 
     @torch.inference_mode()
     def reply(self, image: Image.Image, prompt: str, length: int) -> str:
-        return self.reply_to(self.inputs(image, prompt), length)
+        return self.reply_to(self.make_inputs(image, prompt), length)
 
     @torch.inference_mode()
     def reply_to(self, inputs: Mapping[str, Any], length: int) -> str:
@@ -469,7 +468,7 @@ def test_attending_to_padding_is_noticed(
         prefixes, "copy_prefixes", lambda *given: (copy := real(*given))._replace(real=torch.ones_like(copy.real))
     )
     with pytest.raises(AssertionError):
-        require_alike(load(save(tmp_path / "own"), pair_batch=4), "likelihood")
+        require_batch_invariance(load(save(tmp_path / "own"), pair_batch=4), "likelihood")
 
 
 @pytest.mark.parametrize(
@@ -517,7 +516,7 @@ def test_replies_equal_the_whole_models(whole_model: tuple[Path, WholeModel]) ->
 
 
 @pytest.mark.parametrize("whole_model", USUAL_NAMES, indirect=True)
-def test_likelihoods_after_replies_are_the_same(whole_model: tuple[Path, WholeModel]) -> None:
+def test_likelihoods_do_not_change_after_replies(whole_model: tuple[Path, WholeModel]) -> None:
     model = load(whole_model[0])
     features = model.encode([model.preprocess(image) for image in IMAGES])
     before = model.likelihood(features, QUESTIONS)
@@ -783,7 +782,6 @@ def test_an_image_is_shrunk_to_max_pixels_by_the_models_processor(
 
 
 def make_vision_inputs(model: ChatVlm, image: Image.Image) -> Mapping[str, torch.Tensor]:
-    """Return the inputs of the model's vision tower for an image."""
     return model.reader.make_vision_inputs([model.preprocess(image)])
 
 
@@ -852,7 +850,7 @@ def test_a_chat_model_is_scored_by_the_probability_of_yes_as_the_first_token(tmp
     whole_model = WholeModel(CHECKPOINTS["qwen2_vl"], folder)
     prompt = QWEN_PROMPT.format('Does this figure show "two "red" stars"? Please answer Yes or No.')
     with torch.inference_mode():
-        logits = whole_model.model(**whole_model.inputs(WIDE_IMAGE, prompt)).logits[0, -1]
+        logits = whole_model.model(**whole_model.make_inputs(WIDE_IMAGE, prompt)).logits[0, -1]
     expected = logits.softmax(-1)[whole_model.tokenizer("Yes").input_ids[0]].item()
     assert score_image(model, metric, WIDE_IMAGE, 'two "red" stars') == pytest.approx(expected, rel=1e-4)
 

@@ -18,13 +18,13 @@ from plumbline.pipelines.metaeval.releases.release import Release
 
 ROOT = Path(__file__).parents[4]
 REFERENCE_FOLDER = Path(os.environ.get("REFERENCE_DATA", ROOT.parent / "shared" / "reference"))
-needs_reference = pytest.mark.skipif(not REFERENCE_FOLDER.is_dir(), reason="REFERENCE_DATA is not set or empty")
+NEEDS_REFERENCE_DATA = pytest.mark.skipif(not REFERENCE_FOLDER.is_dir(), reason="REFERENCE_DATA is not set or empty")
 
 Rows = Sequence[Mapping[str, Any]]
 
 
 def read_with(name: str, path: Path | str) -> Release:
-    """Read a file or folder with the reader of releases that is called `name`."""
+    """Return the release in a file or folder, read with the reader that is called `name`."""
     return read_release(name, StorageConfig().locate(str(path)))
 
 
@@ -43,12 +43,10 @@ def format_csv(rows: Rows, delimiter: str = ",") -> str:
 
 
 def format_json_lines(rows: Rows) -> str:
-    """Format rows as JSON lines."""
     return "".join(f"{json.dumps(row)}\n" for row in rows)
 
 
 def format_parquet(rows: Rows) -> bytes:
-    """Format rows as a Parquet file."""
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist([dict(row) for row in rows]), sink)
     return bytes(sink.getvalue())
@@ -84,7 +82,7 @@ TIFA_RATINGS = {
     for number in (1, 2) for generator in ("mini_dalle", "vq_diffusion")
 }  # fmt: skip
 GENAI_QUESTION = "How consistent is the image with the text description?"
-DSG_LIKERT = make_rows(
+DSG_LIKERT_ROWS = make_rows(
     "dsg_prompt_split t2i_model item_id source_id worker_id question answer",
     *(("tifa160", generator, "tifa160_14", "coco_36", worker, GENAI_QUESTION, answer)
       for generator, answers in (("mini-dalle", (3, 5)), ("sd2dot1", (3, 4)))
@@ -117,7 +115,7 @@ EQBEN_ROWS = make_rows(
     *((f"{part}/7/0.png", f"{part}/7/1.png", "three cups on the floor", "two cups on the floor")
       for part in ("eqbensd", "eqbenkubric_cnt")),
 )  # fmt: skip
-EQBEN_FULL = make_rows(
+EQBEN_FULL_ROWS = make_rows(
     "image caption private_info",
     *((f"eqbensd/{name[-1]}.png", f"a caption {name[1]}", {"dataset": "eqbensd", "sample_cnt": sample, "name": name})
       for name in ("c1i0", "c0i0", "c1i1", "c0i1") for sample in (3, 12)),
@@ -128,12 +126,12 @@ SEETRUE_ROWS = make_rows(
     ("0133_sd.png", "A zebra.", 1, "t_2", "drawbench"),
     ("5.png", "A zebra.", 1, 1972.0, "editbench"),
 )
-PICK_A_PIC = make_rows(
+PICK_A_PIC_ROWS = make_rows(
     "are_different caption has_label image_0_uid image_1_uid jpg_0 label_0 label_1 model_0 model_1 ranking_id user_id",
     *((True, "a cat", has_label, f"u{number}-0", f"u{number}-1", "not read", label, 1 - label, "sdxl", None, number, 9)
       for number, (label, has_label) in enumerate([(1.0, True), (0.0, True), (0.5, True), (0.0, False)])),
 )  # fmt: skip
-PICK_CAPTIONS = make_rows(
+PICK_CAPTION_ROWS = make_rows(
     "id caption image_0 image_1 label_0 label_1",
     *((number, f"a cat {number}", f"images/{number}_0.jpg", f"images/{number}_1.jpg", label, 1 - label)
       for number, label in enumerate([1, 0, 0.5, 1])),
@@ -173,7 +171,7 @@ LONG_RATING_ROWS = make_rows(
     ("001", "07", "atlas", "ann", "wl", 0.5, "color"),
     ("002", "08", "atlas", "ann", "wl", 1, ""),
 )
-GECKO: Mapping[str, Rows] = {
+GECKO_FILES: Mapping[str, Rows] = {
     "likert.csv": make_rows(
         "prompt_id generator rater answer",
         *(("07", "muse", *both) for both in (("a", "5"), ("b", "2"), ("c", "Unsure"))),
@@ -200,7 +198,7 @@ GECKO: Mapping[str, Rows] = {
         )
     ],
 }  # fmt: skip
-SHAPES = {
+SHAPES_FILES = {
     "prompts.parquet": make_rows("prompt_id text skills", ("p", "a red star", ["color"])),
     "truth.parquet": make_rows("image_id prompt_id generator broken", ("i", "p", "g", ["r1"])),
     "ratings.parquet": make_rows("image_id rater rating", ("i", "r", 3)),
@@ -229,7 +227,7 @@ class Layout(NamedTuple):
 
 LAYOUTS: Mapping[str, Layout] = {
     "tifa160": Layout("tifa160", {"human_annotations_with_scores.json": TIFA_RATINGS}),
-    "dsg_tifa160": Layout("dsg_tifa160", {"tifa160-likert-anns.csv": DSG_LIKERT}),
+    "dsg_tifa160": Layout("dsg_tifa160", {"tifa160-likert-anns.csv": DSG_LIKERT_ROWS}),
     "genai_bench": Layout("genai_bench", {"genai_image.json": GENAI_PROMPTS, "genai_skills.json": GENAI_SKILLS}),
     "t2vscore": Layout(
         "t2vscore", {"t2vscore_human_ratings.json": T2V_RATINGS, "t2vscore_results.csv": T2V_SCORES}, True
@@ -238,18 +236,18 @@ LAYOUTS: Mapping[str, Layout] = {
     "winoground, Parquet": Layout("winoground", {"test.parquet": WINOGROUND_ROWS}),
     "winoground, CSV": Layout("winoground", {"metadata.csv": WINOGROUND_ROWS}),
     "eqben": Layout("eqben", {"all_select.json": EQBEN_ROWS}),
-    "eqben, full": Layout("eqben", {"ann_json_finegrained_random.json": EQBEN_FULL}),
+    "eqben, full": Layout("eqben", {"ann_json_finegrained_random.json": EQBEN_FULL_ROWS}),
     "seetrue": Layout("seetrue", {"SeeTRUE.csv": SEETRUE_ROWS}),
-    "pick_a_pic": Layout("pick_a_pic", {"test_unique.parquet": PICK_A_PIC}),
-    "pick_a_pic, captions": Layout("pick_a_pic", {"test_captions.json": PICK_CAPTIONS}),
+    "pick_a_pic": Layout("pick_a_pic", {"test_unique.parquet": PICK_A_PIC_ROWS}),
+    "pick_a_pic, captions": Layout("pick_a_pic", {"test_captions.json": PICK_CAPTION_ROWS}),
     "stanfordt23d": Layout("stanfordt23d", {"stanfordt23d.json": STANFORD_RATINGS}),
     "flickr8k_cf": Layout("flickr8k_cf", {"CrowdFlowerAnnotations.txt": FLICKR_TEXT}),
     "flickr8k_cf, JSON": Layout("flickr8k_cf", {"crowdflower_flickr8k.json": FLICKR_JSON}),
-    "gecko": Layout("gecko", GECKO, True),
+    "gecko": Layout("gecko", GECKO_FILES, True),
     "t2iscorescore": Layout(
         "t2iscorescore", {"ts2_metadata.csv": TS2_METADATA, "ts2_scores_per_image.csv": TS2_SCORES}, True
     ),
-    "shapes": Layout("shapes", SHAPES, True),
+    "shapes": Layout("shapes", SHAPES_FILES, True),
     "error_graphs": Layout("error_graphs", {"graphs.csv": GRAPH_ROWS}),
     "long": Layout("long", {"ratings.csv": LONG_RATING_ROWS}),
     "long, Parquet": Layout("long", {"ratings.parquet": LONG_RATING_ROWS}),

@@ -25,8 +25,8 @@ from tests.pipelines.metaeval.releases.files import LAYOUTS, Layout, encode_cont
 from tests.pipelines.metaeval.test_metaeval import make_metaeval_config
 
 Json = Any
-few = settings(max_examples=4, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
-odd = st.sampled_from(ODD_VALUES).map(deepcopy)
+FEW_EXAMPLES = settings(max_examples=4, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+ODD_COPIES = st.sampled_from(ODD_VALUES).map(deepcopy)
 
 
 @cache
@@ -65,9 +65,9 @@ def draw_damaged_rows(draw: st.DrawFn, rows: Sequence[Mapping[str, Json]]) -> li
         name = draw(st.sampled_from(names))
         how = draw(st.sampled_from(["cell", "cell", "cell", "column", "renamed", "dropped", "row", "doubled", "field"]))
         if how == "cell":
-            found[row][name] = draw(odd)
+            found[row][name] = draw(ODD_COPIES)
         elif how == "column":
-            value = draw(odd)
+            value = draw(ODD_COPIES)
             found = [{**one, name: value} for one in found]
         elif how == "renamed":
             other = draw(st.sampled_from([*names, "score", "metric", "rating", "image_id", "x", ""]))
@@ -90,12 +90,12 @@ def draw_damaged_tree(draw: st.DrawFn, tree: Json) -> Json:
     for _ in range(draw(st.integers(1, 3))):
         inner = [node for node in _list_nodes(text) if node]
         if not inner:
-            return draw(odd)
+            return draw(ODD_COPIES)
         place = inner[draw(st.sampled_from(range(len(inner))))]
         key = draw(st.sampled_from(sorted(place) if isinstance(place, dict) else range(len(place))))
         how = draw(st.sampled_from(["odd", "dropped", "doubled"]))
         if how == "odd":
-            place[key] = draw(odd)
+            place[key] = draw(ODD_COPIES)
         elif how == "dropped":
             del place[key]
         elif isinstance(place, list):
@@ -111,7 +111,7 @@ def _list_nodes(tree: Json) -> list[Any]:
     return own + [node for child in children for node in _list_nodes(child)]
 
 
-def as_bytes(name: str, content: Json) -> bytes:
+def encode_damaged(name: str, content: Json) -> bytes:
     """Encode a JSON value, or rows that may lack columns, in the format of the file extension."""
     if name.endswith(".json"):
         return json.dumps(content).encode()
@@ -151,13 +151,13 @@ def draw_damaged_layout(draw: st.DrawFn, layout: Layout, *, values: bool) -> Lay
         if not values or isinstance(content, str | bytes):
             files[name] = draw(draw_damaged_bytes(encode_content(name, content)))
         elif name.endswith(".json"):
-            files[name] = as_bytes(name, draw(draw_damaged_tree(content)))
+            files[name] = encode_damaged(name, draw(draw_damaged_tree(content)))
         else:
-            files[name] = as_bytes(name, draw(draw_damaged_rows(content)))
+            files[name] = encode_damaged(name, draw(draw_damaged_rows(content)))
     return layout._replace(files=files)
 
 
-IMAGES = make_rows(
+SCORE_ROWS = make_rows(
     "image_id prompt_id generator m",
     *((f"{sample}_i{image}", f"{sample}_c{caption}", "", image * caption)
       for sample in (0, 1) for image in (0, 1) for caption in (0, 1)),
@@ -171,7 +171,7 @@ IMAGES = make_rows(
 
 @pytest.mark.parametrize("values", [True, False], ids=["values", "bytes"])
 @pytest.mark.parametrize("name", LAYOUTS)
-@few
+@FEW_EXAMPLES
 @given(data=st.data())
 def test_any_damaged_release_gives_findings_or_a_one_line_error(
     name: str, values: bool, data: st.DataObject, tmp_path: Path
@@ -182,7 +182,7 @@ def test_any_damaged_release_gives_findings_or_a_one_line_error(
 def check_damaged(layout: Layout, values: bool, data: st.DataObject, folder: Path) -> None:
     """Run a meta-evaluation on a layout with damaged values or damaged bytes in its files."""
     path = data.draw(draw_damaged_layout(layout, values=values)).write(folder / "release")
-    check_findings(layout.reader, path, write_file(folder / "s.csv", IMAGES))
+    check_findings(layout.reader, path, write_file(folder / "s.csv", SCORE_ROWS))
 
 
 RATED_ROWS = make_rows(
@@ -200,12 +200,12 @@ WIDE_SCORES = make_rows(
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
-@few
+@FEW_EXAMPLES
 @given(data=st.data())
 def test_any_damaged_table_gives_findings_or_a_one_line_error(suffix: str, data: st.DataObject, tmp_path: Path) -> None:
     ratings, scores = f"r.{suffix}", f"s.{suffix}"
-    write_file(tmp_path / ratings, as_bytes(ratings, data.draw(draw_damaged_rows(RATED_ROWS))))
-    for content in (as_bytes(scores, data.draw(draw_damaged_rows(LONG_SCORES) | draw_damaged_rows(WIDE_SCORES))),
-                    data.draw(draw_damaged_bytes(as_bytes(scores, WIDE_SCORES)))):  # fmt: skip
+    write_file(tmp_path / ratings, encode_damaged(ratings, data.draw(draw_damaged_rows(RATED_ROWS))))
+    for content in (encode_damaged(scores, data.draw(draw_damaged_rows(LONG_SCORES) | draw_damaged_rows(WIDE_SCORES))),
+                    data.draw(draw_damaged_bytes(encode_damaged(scores, WIDE_SCORES)))):  # fmt: skip
         write_file(tmp_path / scores, content)
         check_findings("long", tmp_path / ratings, tmp_path / scores, tasks=("ratings", "orders"))

@@ -10,9 +10,9 @@ import pytest
 from scipy.stats import spearmanr
 
 from plumbline.operators.base import schemas
-from tests.pipelines.metaeval.releases.files import REFERENCE_FOLDER, ROOT, needs_reference, read_with
+from tests.pipelines.metaeval.releases.files import NEEDS_REFERENCE_DATA, REFERENCE_FOLDER, ROOT, read_with
 
-Image = str
+ImageId = str
 
 
 def compute_means_by(table: pa.Table, key: str) -> dict[str, float]:
@@ -20,7 +20,7 @@ def compute_means_by(table: pa.Table, key: str) -> dict[str, float]:
     return dict(zip(found.column(key).to_pylist(), found.column("rating_mean").to_pylist(), strict=True))
 
 
-@needs_reference
+@NEEDS_REFERENCE_DATA
 @pytest.mark.parametrize(
     ("name", "path", "ratings", "generators"),
     [
@@ -35,7 +35,7 @@ def test_every_generator_has_its_ratings(name: str, path: str, ratings: int, gen
     assert len(counts) == generators and set(counts.values()) == {ratings // generators}
 
 
-@needs_reference
+@NEEDS_REFERENCE_DATA
 def test_t2vscore_has_every_video() -> None:
     release = read_with("t2vscore", REFERENCE_FOLDER / "t2vscore")
     assert release.notes == ["a video has one rating, a mean over its raters"]
@@ -45,7 +45,7 @@ def test_t2vscore_has_every_video() -> None:
     assert set(release.scores.column("image_id").to_pylist()) == set(release.ratings.column("image_id").to_pylist())
 
 
-@needs_reference
+@NEEDS_REFERENCE_DATA
 def test_t2iscorescore_has_the_stated_walks() -> None:
     release = read_with("t2iscorescore", REFERENCE_FOLDER / "ts2")
     nodes = release.graph_nodes.to_pylist()
@@ -62,7 +62,7 @@ def test_t2iscorescore_has_the_stated_walks() -> None:
     assert walks == 2121
 
 
-@needs_reference
+@NEEDS_REFERENCE_DATA
 def test_t2iscorescore_has_a_score_or_a_reason_for_every_image() -> None:
     release = read_with("t2iscorescore", REFERENCE_FOLDER / "ts2")
     assert release.scores.schema == schemas.SCORES and len(release.scores) == 19 * 2840

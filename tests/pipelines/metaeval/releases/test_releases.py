@@ -20,22 +20,22 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.metaeval.release_selection import open_release
 from plumbline.pipelines.metaeval.releases.readers import RELEASES
 from plumbline.pipelines.metaeval.releases.release import Release
-from tests.commands import config_of, printed
+from tests.commands import load_job_config, run_for_output
 from tests.pipelines.metaeval.releases.files import (
-    DSG_LIKERT,
-    EQBEN_FULL,
+    DSG_LIKERT_ROWS,
+    EQBEN_FULL_ROWS,
     EQBEN_ROWS,
     FLICKR_JSON,
     FLICKR_TEXT,
-    GECKO,
+    GECKO_FILES,
     GENAI_PROMPTS,
     GRAPH_ROWS,
     LAYOUTS,
     LONG_RATING_ROWS,
-    PICK_A_PIC,
-    PICK_CAPTIONS,
+    PICK_A_PIC_ROWS,
+    PICK_CAPTION_ROWS,
     SEETRUE_ROWS,
-    SHAPES,
+    SHAPES_FILES,
     T2V_RATINGS,
     T2V_SCORES,
     TIFA_RATINGS,
@@ -59,7 +59,7 @@ SCHEMAS = {
     "words": schemas.WORDS,
     "scores": schemas.SCORES,
 }
-NAN, INFINITE = float("nan"), float("inf")
+NAN, INFINITY = float("nan"), float("inf")
 
 
 def select_cells(found: pa.Table, names: str) -> list[tuple[object, ...]]:
@@ -72,14 +72,14 @@ SHORT_TAGS, MORE_TAGS = (
     ["Object", "Adjective-Age", "1 Main Pred"],
     ["Object", "Adjective-Age", "Morpheme-Level", "1 Main Pred"],
 )
-PAIRINGS = {
+EXPECTED_PAIRINGS = {
     "pairings": (PAIRING_COLUMNS, 0, [
         ("0", SHORT_TAGS, 0, 0, "0_c0", "0_i0"), ("0", SHORT_TAGS, 0, 1, "0_c0", "0_i1"),
         ("0", SHORT_TAGS, 1, 0, "0_c1", "0_i0"), ("0", SHORT_TAGS, 1, 1, "0_c1", "0_i1"),
     ]),
     "skills": {"0_c0": SHORT_TAGS, "0_c1": SHORT_TAGS, "1_c0": MORE_TAGS, "1_c1": MORE_TAGS},
 }  # fmt: skip
-LONG_RATINGS = {
+EXPECTED_LONG_RATINGS = {
     "ratings": (
         RATING_COLUMNS,
         0,
@@ -118,7 +118,8 @@ EXPECTED_TABLES: dict[str, dict[str, Any]] = {
         ]),
         "notes": ["a video has one rating, a mean over its raters"],
     },
-    "winoground, lines": PAIRINGS, "winoground, Parquet": PAIRINGS, "winoground, CSV": PAIRINGS,
+    "winoground, lines": EXPECTED_PAIRINGS, "winoground, Parquet": EXPECTED_PAIRINGS,
+    "winoground, CSV": EXPECTED_PAIRINGS,
     "eqben": {
         "pairings": ("sample_id tags prompt_id image_id", 5, [("1", ["eqbenkubric_cnt"], "1_c0", "1_i1")]),
         "skills": {
@@ -165,7 +166,7 @@ EXPECTED_TABLES: dict[str, dict[str, Any]] = {
             ("A dog .", "0", 1 / 3), ("A dog .", "1", 0.0), ("A cat .", "0", None),
         ]),
         "notes": [
-            "1 captions occur again with the same image and count as those of other raters",
+            "1 captions occur again with the same image; their ratings count as those of other raters",
             "1 of 3 ratings are empty and count as unsure",
         ],
     },
@@ -203,7 +204,7 @@ EXPECTED_TABLES: dict[str, dict[str, Any]] = {
              ["missing object: cat", "wrong attribute: blue dog"]),
         ]),
     },
-    "long": LONG_RATINGS, "long, Parquet": LONG_RATINGS,
+    "long": EXPECTED_LONG_RATINGS, "long, Parquet": EXPECTED_LONG_RATINGS,
 }  # fmt: skip
 """Expected tables and fields of the release that is read from each layout.
 
@@ -255,7 +256,6 @@ FULL_AGREEMENT = {
 
 
 def make_agreeing_scores(release: Release) -> pd.DataFrame:
-    """Return a table of scores that agree with all human judgements of a release."""
     ids = ["image_id", "prompt_id", "generator"]
     rated = release.ratings.to_pandas().groupby(ids, dropna=False)["rating"].mean().rename("score").reset_index()
     paired = release.pairings.to_pandas()
@@ -283,7 +283,9 @@ def test_a_metric_with_peoples_own_scores_agrees_fully(name: str, tmp_path: Path
     scores = make_agreeing_scores(read_with(layout.reader, path)).sample(frac=1, random_state=0)
     scores.assign(metric="oracle").to_csv(tmp_path / "scores.csv", index=False)
     asked = [f"protocol={layout.reader}", f"protocol.path={path}", f"scores={tmp_path / 'scores.csv'}"]
-    printed("metaeval", *asked, f"output={tmp_path / 'out'}", "sampling.resamples=20", "sampling.permutations=20")
+    run_for_output(
+        "metaeval", *asked, f"output={tmp_path / 'out'}", "sampling.resamples=20", "sampling.permutations=20"
+    )
     found = pd.read_parquet(tmp_path / "out/judgements.parquet")
     overall = found[(found["metric"] == "oracle") & (found["subset"] == "overall")].set_index("statistic")["value"]
     assert overall[[*FULL_AGREEMENT[name]]].to_list() == pytest.approx([1.0] * len(FULL_AGREEMENT[name]))
@@ -313,7 +315,7 @@ def test_tifa160_can_lack_metrics_and_missing_scores_are_noted(tmp_path: Path) -
 
 def test_a_copy_of_dsgs_table_with_other_column_names_reads_the_same(tmp_path: Path) -> None:
     names = {"dsg_prompt_split": "data_type", "t2i_model": "model_type"}
-    copied = [{names.get(name, name): value for name, value in row.items()} for row in DSG_LIKERT]
+    copied = [{names.get(name, name): value for name, value in row.items()} for row in DSG_LIKERT_ROWS]
     own = read_with("dsg_tifa160", LAYOUTS["dsg_tifa160"].write(tmp_path))
     assert read_with("dsg_tifa160", write_file(tmp_path / "t2v.csv", copied)).ratings == own.ratings
 
@@ -321,7 +323,7 @@ def test_a_copy_of_dsgs_table_with_other_column_names_reads_the_same(tmp_path: P
 def test_genai_bench_videos_are_read_without_a_file_of_skills(tmp_path: Path) -> None:
     write_file(tmp_path / "genai_video.json", GENAI_PROMPTS)
     given = ["protocol=genai_bench_video", f"protocol.path={tmp_path}/genai_video.json"]
-    protocol = config_of("metaeval", *given).protocol
+    protocol = load_job_config("metaeval", *given).protocol
     release = open_release(protocol, StorageConfig())
     assert len(release.ratings) == 9 and protocol.name == "genai_bench_video" and release.skills == {}
 
@@ -371,7 +373,7 @@ def test_a_seetrue_pair_with_another_id_counts_as_another_rater(tmp_path: Path) 
 
 def test_pick_a_pic_is_read_from_a_folder_and_repeated_choices_are_noted(tmp_path: Path) -> None:
     for name in ("test-00000-of-00002.parquet", "test-00001-of-00002.parquet"):
-        write_file(tmp_path / name, PICK_A_PIC)
+        write_file(tmp_path / name, PICK_A_PIC_ROWS)
     release = read_with("pick_a_pic", tmp_path)
     assert len(release.preferences) == 8
     assert release.notes[1].startswith("4 choices repeat an earlier ranking, images and rater")
@@ -380,7 +382,7 @@ def test_pick_a_pic_is_read_from_a_folder_and_repeated_choices_are_noted(tmp_pat
 def test_only_the_clean_choices_of_pick_a_pic_can_be_judged(tmp_path: Path) -> None:
     """The metric agrees with people on all clean choices, and disagrees on all others."""
     rng = np.random.default_rng(7)
-    protocol = config_of(
+    protocol = load_job_config(
         "metaeval", "protocol=pick_a_pic_clean", f"protocol.path={tmp_path}/test_captions.json"
     ).protocol
     clean, first = set(protocol.choices), rng.integers(2, size=500)
@@ -397,7 +399,7 @@ def test_only_the_clean_choices_of_pick_a_pic_can_be_judged(tmp_path: Path) -> N
     quick = ["sampling.resamples=20", "sampling.permutations=20"]
     accuracies = {}
     for name in ("pick_a_pic_clean", "pick_a_pic"):
-        printed("metaeval", f"protocol={name}", *asked, *quick)
+        run_for_output("metaeval", f"protocol={name}", *asked, *quick)
         found = pd.read_parquet(tmp_path / "out/judgements.parquet")
         row = found[(found["metric"] == "oracle") & (found["statistic"] == "binary_accuracy")].iloc[0]
         accuracies[name] = (row["n"], row["value"])
@@ -405,10 +407,10 @@ def test_only_the_clean_choices_of_pick_a_pic_can_be_judged(tmp_path: Path) -> N
 
 
 def test_missing_clean_choices_are_an_error_with_a_remedy(tmp_path: Path) -> None:
-    path = write_file(tmp_path / "test_captions.json", PICK_CAPTIONS)
+    path = write_file(tmp_path / "test_captions.json", PICK_CAPTION_ROWS)
 
     def open_clean_choices(*asked: str) -> Release:
-        return open_release(config_of("metaeval", "protocol=pick_a_pic_clean", *asked).protocol, StorageConfig())
+        return open_release(load_job_config("metaeval", "protocol=pick_a_pic_clean", *asked).protocol, StorageConfig())
 
     with pytest.raises(SourceError, match=r"captions.json: expected a choice with the id 5, found ids from 0 to 3"):
         open_clean_choices(f"protocol.path={path}")
@@ -421,18 +423,22 @@ def test_missing_clean_choices_are_an_error_with_a_remedy(tmp_path: Path) -> Non
 
 
 def test_gecko_notes_missing_tables(tmp_path: Path) -> None:
-    write_file(tmp_path / "likert.parquet", GECKO["likert.csv"])
+    write_file(tmp_path / "likert.parquet", GECKO_FILES["likert.csv"])
     release = read_with("gecko", tmp_path)
     assert (len(release.ratings), len(release.preferences), len(release.words)) == (3, 0, 0)
     lacking = [f"no table of {name}" for name in ("wl", "dsg_h", "sxs")]
-    assert release.notes[:4] == [*lacking, "no prompts.csv: no skills and no words"]
+    assert release.notes[:4] == [*lacking, "prompts.csv is missing, so there are no skills and no ratings of words"]
 
 
 @pytest.mark.parametrize("data, output, scored", [("", "", ""), ("data/", "src/output/", "output/scores/")])
 def test_t2iscorescore_is_read_under_upstreams_file_names(data: str, output: str, scored: str, tmp_path: Path) -> None:
     """The files can be in one folder, or arranged as in upstream's repository."""
     write_file(tmp_path / f"{data}metadata.csv", TS2_METADATA)
-    assert read_with("t2iscorescore", tmp_path).notes[0].startswith("no ts2_scores_per_image.csv, integrated")
+    assert (
+        read_with("t2iscorescore", tmp_path)
+        .notes[0]
+        .startswith("there are no scores: found no ts2_scores_per_image.csv, integrated")
+    )
     renamed = [{"id": row["id"], "image_id": "x.jpg", "clip_score": row["clipscore"], "rank": 0} for row in TS2_SCORES]
     write_file(tmp_path / f"{output}integrated_image_scores.csv", renamed)
     one = [{"id": row["id"], "image_id": 0, "rank": row["rank"], "score": n} for n, row in enumerate(TS2_METADATA)]
@@ -469,7 +475,7 @@ def test_a_checkout_of_t2iscorescore_has_every_metric_and_warns_about_unread_sco
     assert list(found) == [*names, "clipscore_scores"]
     assert found["clipscore"] == list(columns["clipscore"]) and found["clipscore_scores"] == list(range(len(again)))
     assert "output/scores_final_all_2.csv is not read, because output/scores_final_all_3.csv is" in release.notes
-    protocol = config_of("metaeval", "protocol=t2iscorescore", f"protocol.path={tmp_path}").protocol
+    protocol = load_job_config("metaeval", "protocol=t2iscorescore", f"protocol.path={tmp_path}").protocol
     (warning,) = open_release(protocol, StorageConfig()).warnings
     assert "output/Scores of mine.csv may contain scores and is not read; to judge them, write output/sc" in warning
 
@@ -526,9 +532,9 @@ def make_genai(models: Any) -> dict[str, Any]:
     return {"00007": {"id": "7", "prompt": "x", "models": models}}
 
 
-def change_row(place: int, **cells: str) -> list[dict[str, Any]]:
+def change_row(index: int, **cells: str) -> list[dict[str, Any]]:
     """Return the rows of the error graph, with these cells changed in one row."""
-    return [{**row, **cells} if number == place else row for number, row in enumerate(GRAPH_ROWS)]
+    return [{**row, **cells} if number == index else row for number, row in enumerate(GRAPH_ROWS)]
 
 
 def make_wide_graph(levels: int, nodes: int) -> list[dict[str, Any]]:
@@ -542,18 +548,18 @@ def make_wide_graph(levels: int, nodes: int) -> list[dict[str, Any]]:
     )]  # fmt: skip
 
 
-COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
+INVALID_CONTENTS: dict[str, list[tuple[Any, ...]]] = {
     "tifa160": [
         (make_tifa(human_scores=["five", 4]), r"row 0 \('coco_1_m.*expected a rating as a number, found 'five'; c"),
         (make_tifa(human_scores=[True, 4]), "expected a rating as a finite number, found True"),
-        (make_tifa(human_scores=[INFINITE, 4]), "expected a rating as a finite number, found inf"),
+        (make_tifa(human_scores=[INFINITY, 4]), "expected a rating as a finite number, found inf"),
         (make_tifa(human_scores=[10**400]), "expected a rating as a number, found 1000"),
         (make_tifa(human_scores=[]), "expected a list of ratings, found an empty list"),
         (make_tifa(human_scores=None), "expected a list of ratings, found NoneType"),
         (make_tifa(text_id=""), "row 0: expected a text_id, found none; fill it in"),
         (make_tifa(text_id="x_1"), "expected an image named x_1_<generator>"),
-        (make_tifa(meteor="high"), "expected a number as meteor, found 'high'"),
-        ({}, "contains no rows; it may be truncated"),
+        (make_tifa(meteor="high"), "expected a number for meteor, found 'high'"),
+        ({}, "expected rows, found none; it may be truncated"),
         ([], "expected an object of records by id, found list"),
         (b"\xff\xfe{}", "line 1: expected UTF-8 text, found the byte 0xff, which marks UTF-16; save the"),
     ],
@@ -578,25 +584,25 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
     "eqben": [
         ([], "expected a list of samples, found an empty list"),
         ([{**EQBEN_ROWS[0], "caption1": ""}], "row 0: expected the fields caption1, found image0"),
-        (EQBEN_FULL[:-1], r"sample 'eqbensd/12' lacks the pairing\(s\) c0i1"),
-        ([*EQBEN_FULL, EQBEN_FULL[0]], "row 8: pairing c1i0 of this sample occurs twice"),
+        (EQBEN_FULL_ROWS[:-1], r"sample 'eqbensd/12' lacks the pairing\(s\) c0i1"),
+        ([*EQBEN_FULL_ROWS, EQBEN_FULL_ROWS[0]], "row 8: pairing c1i0 of this sample occurs twice"),
     ],
     "seetrue": [
         ([{**SEETRUE_ROWS[0], "label": 2}], "row 0: expected a label of 0 or 1, found 2.0"),
         ([{**SEETRUE_ROWS[0], "label": ""}], "row 0: expected a label of 0 or 1, found None"),
-        ([{**SEETRUE_ROWS[0], "label": "yes"}], "row 0: expected a number as label, found 'yes'"),
+        ([{**SEETRUE_ROWS[0], "label": "yes"}], "row 0: expected a number for label, found 'yes'"),
         ([SEETRUE_ROWS[0]] * 2, "row 1: rater '0' rates image '0133_sd.png' twice as 'label' .*row 0"),
-        ("image,text,label,dataset_source\n", "contains no rows"),
+        ("image,text,label,dataset_source\n", "expected rows, found none"),
     ],
     "pick_a_pic": [
-        ([{**PICK_A_PIC[0], "label_1": 1.0}], "row 0: expected label_0 and label_1 of 1 and"),
+        ([{**PICK_A_PIC_ROWS[0], "label_1": 1.0}], "row 0: expected label_0 and label_1 of 1 and"),
         (WINOGROUND_ROWS, "expected column.s. caption, image_0_uid.*found id, image_0"),
     ],
     "pick_a_pic, captions": [
-        ([{**PICK_CAPTIONS[0], "label_0": 3}], "row 0: expected label_0 and label_1 of 1 and 0"),
-        (PICK_CAPTIONS[1:], "row 0: expected the id 0, found '1'; use the complete file"),
+        ([{**PICK_CAPTION_ROWS[0], "label_0": 3}], "row 0: expected label_0 and label_1 of 1 and 0"),
+        (PICK_CAPTION_ROWS[1:], "row 0: expected the id 0, found '1'; use the complete file"),
         ([{"id": 0, "caption": "a cat"}], "expected column.s. image_0, image_1, label_0, label_1, found id, caption"),
-        ([{**PICK_CAPTIONS[0], "id": None}], "row 0: expected the id 0, found None"),
+        ([{**PICK_CAPTION_ROWS[0], "id": None}], "row 0: expected the id 0, found None"),
     ],
     "stanfordt23d": [
         ({"0": {"prompt": "x"}}, r"row 0 \('0'\): expected models, found prompt"),
@@ -613,14 +619,19 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
          r"row 0 \('1\.jpg'\), judgement 0: expected the fraction of yes answers \(0 to 1\), found 4; if"),
     ],
     "gecko": [
-        ("likert.csv", [{**GECKO["likert.csv"][0], "answer": "6"}], "row 0: expected 1 to 5 or Unsure, found '6'"),
-        ("likert.csv", [{**GECKO["likert.csv"][0], "answer": "nice"}], "expected a rating as a number, found 'nice'"),
-        ("likert.csv", [GECKO["likert.csv"][0]] * 2, "row 1: rater 'a' rates image '07/muse' twice as 'likert'"),
-        ("wl.csv", [{**GECKO["wl.csv"][0], "answer": "Yes"}], "expected aligned, not aligned or Unsure, found 'yes'"),
-        ("wl.csv", [{**GECKO["wl.csv"][0], "word": 3}], "row 0: expected a word from 0 to 2 of prompt '07', found '3'"),
-        ("dsg_h.csv", [GECKO["dsg_h.csv"][0]] * 2, "row 1: rater 'a' answers 'dsg_h' about '0' of image '07/muse'"),
-        ("sxs.csv", [{**GECKO["sxs.csv"][0], "answer": "muse"}], "row 0: expected a, b or Unsure, found 'muse'"),
-        ("sxs.csv", [GECKO["sxs.csv"][0]] * 2, "row 1: rater 'a' compares this pair for the second time"),
+        ("likert.csv", [{**GECKO_FILES["likert.csv"][0], "answer": "6"}],
+         "row 0: expected 1 to 5 or Unsure, found '6'"),
+        ("likert.csv", [{**GECKO_FILES["likert.csv"][0], "answer": "nice"}],
+         "expected a rating as a number, found 'nice'"),
+        ("likert.csv", [GECKO_FILES["likert.csv"][0]] * 2, "row 1: rater 'a' rates image '07/muse' twice as 'likert'"),
+        ("wl.csv", [{**GECKO_FILES["wl.csv"][0], "answer": "Yes"}],
+         "expected aligned, not aligned or Unsure, found 'yes'"),
+        ("wl.csv", [{**GECKO_FILES["wl.csv"][0], "word": 3}],
+         "row 0: expected a word from 0 to 2 of prompt '07', found '3'"),
+        ("dsg_h.csv", [GECKO_FILES["dsg_h.csv"][0]] * 2,
+         "row 1: rater 'a' answers 'dsg_h' about '0' of image '07/muse'"),
+        ("sxs.csv", [{**GECKO_FILES["sxs.csv"][0], "answer": "muse"}], "row 0: expected a, b or Unsure, found 'muse'"),
+        ("sxs.csv", [GECKO_FILES["sxs.csv"][0]] * 2, "row 1: rater 'a' compares this pair for the second time"),
         ("sxs.csv", [{"prompt_id": "7"}], r"expected column\(s\) generator_a.*see the layout"),
     ],
     "t2iscorescore": [
@@ -632,7 +643,8 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
         ("ts2_metadata.csv", [TS2_METADATA[0]] * 16, "row 1: image 'images/000-00.jpg' occurs twice .*row 0"),
     ],
     "shapes": [
-        ("ratings.parquet", [{**SHAPES["ratings.parquet"][0], "image_id": "j"}], "row 0: image 'j' is not in truth"),
+        ("ratings.parquet", [{**SHAPES_FILES["ratings.parquet"][0], "image_id": "j"}],
+         "row 0: image 'j' is not in truth"),
     ],
     "error_graphs": [
         (change_row(0, parents="2"), r"row 0: graph 'g' has a cycle, (\w+ -> ){3}\w+; remove one of these nodes"),
@@ -652,7 +664,7 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
     "long": [
         ("image_id\n1\n", r"expected column\(s\) rating, found image_id; set protocol.columns.rating"),
         ("prompt_id,rating\n1,2\n", r"expected column\(s\) generator, found prompt_id, rating; name the image"),
-        ("image_id,rating\n1,good\n", "row 0: expected a number as rating, found 'good'"),
+        ("image_id,rating\n1,good\n", "row 0: expected a number for rating, found 'good'"),
         ("image_id,rating\n1,inf\n", "row 0: expected a rating as a finite number, found inf"),
         ("image_id,rating\n,3\n", "row 0: expected image_id, or both prompt_id and generator"),
         ("image_id,rater,rating\n1,,3\n", "row 0: expected a rater, found none"),
@@ -661,7 +673,7 @@ COMPLAINTS: dict[str, list[tuple[Any, ...]]] = {
     ],
     "long, Parquet": [
         (b"", "not readable as Parquet"),
-        ([{"image_id": "1", "rating": [3]}], "column 'rating', which should contain numbers, contains"),
+        ([{"image_id": "1", "rating": [3]}], "column 'rating': expected text or numbers, found"),
         (format_parquet([{"image_id": "word", "rating": 1}]).replace(b"word", b"w\xffrd"), "not readable as Parquet"),
     ],
 }  # fmt: skip
@@ -671,7 +683,9 @@ An entry is (content, message) for the layout's first file, or (file name, conte
 """
 
 
-@pytest.mark.parametrize("name, complaint", [(name, one) for name, several in COMPLAINTS.items() for one in several])
+@pytest.mark.parametrize(
+    "name, complaint", [(name, one) for name, several in INVALID_CONTENTS.items() for one in several]
+)
 def test_invalid_content_is_reported_with_its_file_and_row(
     name: str, complaint: tuple[Any, ...], tmp_path: Path
 ) -> None:
@@ -679,7 +693,7 @@ def test_invalid_content_is_reported_with_its_file_and_row(
 
 
 def check_complaint(layout: Layout, complaint: tuple[Any, ...], folder: Path) -> None:
-    """Check the error message for one entry of COMPLAINTS; it must be one line that names the file."""
+    """Check the error message for one entry of INVALID_CONTENTS; it must be one line that names the file."""
     *file, content, said = complaint
     changed = file[0] if file else next(iter(layout.files))
     with pytest.raises(SourceError, match=said) as caught:

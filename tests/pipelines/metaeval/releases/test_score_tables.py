@@ -14,7 +14,7 @@ from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.metaeval.releases.scores import read_scores
 from tests.pipelines.metaeval.releases.files import (
-    PICK_A_PIC,
+    PICK_A_PIC_ROWS,
     TS2_METADATA,
     TS2_SCORES,
     Rows,
@@ -24,7 +24,7 @@ from tests.pipelines.metaeval.releases.files import (
     write_file,
 )
 
-NAN, INFINITE = float("nan"), float("inf")
+NAN, INFINITY = float("nan"), float("inf")
 LONG_SCORES: Rows = [
     {"image_id": "0001", "prompt_id": "07", "generator": "atlas", "metric": "clip", "score": 0.1},
     {"image_id": "0001", "prompt_id": "07", "generator": "atlas", "metric": "tifa", "score": 1},
@@ -34,7 +34,7 @@ WIDE_SCORES: Rows = [
     {"prompt_id": "07", "generator": "atlas", "prompt": "a dog", "clip": 0.1, "tifa": 1},
     {"prompt_id": "07", "generator": "birch", "prompt": "a dog", "clip": -3e-9, "tifa": None},
 ]
-ERROR = {"kind": "corrupt_image", "message": "not an image", "retryable": False}
+ROW_ERROR = {"kind": "corrupt_image", "message": "not an image", "retryable": False}
 
 
 def read_score_table(path: Path | str) -> pa.Table:
@@ -91,7 +91,7 @@ def test_a_missing_score_has_a_reason(cell: str, kind: str, tmp_path: Path) -> N
 
 def make_run_table(*changed: dict[str, object]) -> pa.Table:
     row = {**LONG_SCORES[0], "n_questions": 3, "truncated": False}
-    failed = {"prompt_id": "09", "generator": "atlas", "metric": "clip", "error": ERROR}
+    failed = {"prompt_id": "09", "generator": "atlas", "metric": "clip", "error": ROW_ERROR}
     return rows.table([row, failed, failed, *changed], schemas.SCORES)
 
 
@@ -141,11 +141,11 @@ def test_numbers_in_csv_are_read_exactly(values: list[float], tmp_path: Path) ->
         ("image_id,prompt\n1,a dog\n", "expected scores, found the columns image_id, prompt"),
         (
             "image_id,note,clip\n1,nice,0\n",
-            r"row 0: expected a number as note, found 'nice'; .*, or list the columns that are metrics with metrics=\[",
+            r"row 0: expected a number for note, found 'nice'; .* list the columns that are metrics with metrics=\[",
         ),
         (
             "image_id,metric,score\n1,clip,2\n1,clip,high\n",
-            "row 1: expected a number as score, found 'high'; correct it",
+            "row 1: expected a number for score, found 'high'; correct it",
         ),
         ("image_id,metric,score\n1,,2\n", "row 0: expected a metric, found none"),
         (
@@ -157,7 +157,7 @@ def test_numbers_in_csv_are_read_exactly(values: list[float], tmp_path: Path) ->
             r"row 2: scored for the second time \(image_id '1', metric",
         ),
         ("image_id,clip,tifa\n1,2,3\n1,2,3\n", "row 1: scored for the second time .image_id '1'"),
-        ("image_id,metric,score\n", "contains no rows"),
+        ("image_id,metric,score\n", "expected rows, found none"),
         ("image_id,metric,score\n1,clip\n", r"row 0 \(line 2\): expected 3 fields, found 2"),
         ("", "the file is empty"),
     ],
@@ -188,7 +188,7 @@ def test_columns_of_other_metrics_may_contain_text(content: str, tmp_path: Path)
 
 
 def test_parquet_without_scores_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"column 'vector', which should contain numbers, contains list"):
+    with pytest.raises(SourceError, match=r"column 'vector': expected text or numbers, found list"):
         read_score_table(write_file(tmp_path / "s.parquet", format_parquet([{"image_id": "1", "vector": [1.0]}])))
     with pytest.raises(SourceError, match=r"not readable as Parquet"):
         read_score_table(write_file(tmp_path / "s.parquet", format_parquet(LONG_SCORES)[:-30]))
@@ -204,13 +204,13 @@ def test_a_folder_without_a_run_is_an_error(tmp_path: Path) -> None:
         read_score_table(tmp_path / "none.csv")
 
 
-def test_everything_can_be_read_from_s3(bucket: str) -> None:
+def test_score_tables_of_every_layout_can_be_read_from_s3(bucket: str) -> None:
     files = {
         "run/scores.parquet": format_parquet(LONG_SCORES),
         "wide.csv": format_csv(WIDE_SCORES).encode(),
         "ts2/ts2_metadata.csv": format_csv(TS2_METADATA).encode(),
         "ts2/ts2_scores_per_image.csv": format_csv(TS2_SCORES).encode(),
-        "pick/test-0.parquet": format_parquet(PICK_A_PIC),
+        "pick/test-0.parquet": format_parquet(PICK_A_PIC_ROWS),
     }
     for name, content in files.items():
         place = StorageConfig().locate(f"{bucket}/{name}")
