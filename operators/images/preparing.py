@@ -167,24 +167,16 @@ def prepare_images(
                 raise RowFailure(STOPPED_ERROR)
             encoded = _raise_if_error(read_row_images(row, record, limits.max_images, fetch))
             digest = digest_images(encoded)
-            sources = [] if preprocess_edit is None else _raise_if_error(read_sources(record, limits.max_images, fetch))
-            mask = _raise_if_error(read_mask(record, limits.max_images, fetch)) if masked else None
-            original = None
-            if preprocess_edit is not None:
-                original = _raise_if_error(read_original(record, limits.max_images, fetch))
-            sources_digest = digest_images(sources) if sources else None
-            equals_source = sources_digest == digest
-            if original is not None:
-                sources_digest = digest_inputs(sources_digest or "", digest_images([original]))
-            if mask is not None:
-                sources_digest = digest_inputs(sources_digest or "", digest_images([mask]))
+            edited = _read_encoded_edit(record, limits, fetch, has_sources=preprocess_edit is not None, masked=masked)
+            equals_source = bool(edited.sources) and digest_images(edited.sources) == digest
+            sources_digest = edited.compute_digest()
             if is_known(number, row, digest, sources_digest):
                 return None
             with decoding:
                 if preprocess_edit is None:
                     pixels = _preprocess_row(encoded, preprocess, preprocess_video, limits, clips)
                 else:
-                    edit = _decode_edit(sources, mask, original, limits)
+                    edit = _decode_edit(edited, limits)
                     pixels = _preprocess_row(encoded, lambda image: preprocess_edit(image, edit), None, limits, clips)
             return row, digest, pixels, sources_digest, equals_source
         except RowFailure as failure:
@@ -220,19 +212,44 @@ def _preprocess_row(
     return [_preprocess_image(image, preprocess) for image in images]
 
 
-def _decode_edit(sources: Sequence[bytes], mask: bytes | None, original: bytes | None, limits: ImageLimits) -> Edit:
+class EncodedEdit(NamedTuple):
+    """The encoded images that an edited image was made from."""
+
+    sources: Sequence[bytes]
+    original: bytes | None
+    mask: bytes | None
+
+    def compute_digest(self) -> str | None:
+        """Return the digest of all these images; None if there are none."""
+        digest = digest_images(self.sources) if self.sources else None
+        for other in (self.original, self.mask):
+            if other is not None:
+                digest = digest_inputs(digest or "", digest_images([other]))
+        return digest
+
+
+def _read_encoded_edit(
+    record: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri, *, has_sources: bool, masked: bool
+) -> EncodedEdit:
+    sources = _raise_if_error(read_sources(record, limits.max_images, fetch)) if has_sources else []
+    mask = _raise_if_error(read_mask(record, limits.max_images, fetch)) if masked else None
+    original = _raise_if_error(read_original(record, limits.max_images, fetch)) if has_sources else None
+    return EncodedEdit(sources, original, mask)
+
+
+def _decode_edit(edited: EncodedEdit, limits: ImageLimits) -> Edit:
     """Return the images of an edit, decoded; raise RowFailure if one fails or there are several sources."""
     try:
-        decoded = _collect_images(_decode_images(sources, limits, DEFAULT_CLIPS), limits, "source")
+        decoded = _collect_images(_decode_images(edited.sources, limits, DEFAULT_CLIPS), limits, "source")
         if len(decoded) > 1:
             found = f"{len(decoded)} images in the row, but metrics use only one"
             raise RowFailure(RowError("too_many_images", f"{found}; keep the image that was edited"))
     except RowFailure as failure:
         raise RowFailure(name_edit_error(failure.error, "source")) from failure
-    decoded_mask = None if mask is None else decode_bytes(mask, limits)
+    decoded_mask = None if edited.mask is None else decode_bytes(edited.mask, limits)
     if isinstance(decoded_mask, RowError):
         raise RowFailure(name_edit_error(decoded_mask, "mask"))
-    decoded_original = None if original is None else decode_bytes(original, limits)
+    decoded_original = None if edited.original is None else decode_bytes(edited.original, limits)
     if isinstance(decoded_original, RowError):
         raise RowFailure(name_edit_error(decoded_original, "original"))
     return Edit(decoded[0], decoded_mask, decoded_original)
