@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the longest modules first, and the modules that start Ray in a worker's process last.
 
     Starting with the longest modules lets the workers finish at about the same time. Ray comes last because a sweep
-    with `cluster=auto` uses any running Ray, which would make it many times slower.
+    with `cluster=auto` uses any Ray cluster that is already running, which would make it many times slower.
     """
     on_ray = {item.path for item in items if "ray_cluster" in getattr(item, "fixturenames", ())}
 
@@ -113,7 +113,7 @@ def store(place: str) -> "Store":
 
 @pytest.fixture(scope="session")
 def ray_cluster(s3_server: S3Server) -> Iterator[None]:
-    """Start one Ray for all tests that run stages.
+    """Start one Ray cluster for all tests that run stages.
 
     Its workers have access to the S3 server, and tests can trigger faults in them (tests/faults/hook.py).
     """

@@ -23,7 +23,7 @@ OUT_OF_MEMORY_MESSAGES = ("cannot allocate memory", "failed to map segment", "ca
 
 
 def describe_system_error(error: BaseException) -> str:
-    """Return a one-line message with a remedy for an error of the operating system, or for running out of memory."""
+    """Describe an operating system error or an out-of-memory error in one line, with a remedy."""
     code = errno.ENOMEM if _lacks_memory(error) else error.errno if isinstance(error, OSError) else None
     text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ")
     return f"error: {text}; {REMEDIES_BY_ERRNO.get(code or 0, 'act on the message')}; {RESUME_HINT}"
@@ -47,7 +47,7 @@ def _print_error(kind: type[BaseException], error: BaseException, trace: Traceba
 def prepare_process() -> None:
     """Set up a process that only runs a job; programs that import Plumbline must not call this.
 
-    Exit with a one-line message if the limit on address space is too low for loading the libraries of a command.
+    Exit with a one-line message if the limit on address space is too low for loading a command's libraries.
     """
     sys.excepthook = _print_error
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]

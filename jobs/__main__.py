@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from plumbline.jobs import prepare_process
-from plumbline.jobs.table import JOBS, describe_missing, list_jobs
+from plumbline.jobs.table import JOBS, describe_missing_job, list_jobs
 from plumbline.operators.base.errors import DISTRIBUTION
 
 USAGE_TEXT = """usage: plumbline JOB [key=value ...]
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     name, *rest = words
     prepare_process()
     if name not in JOBS:
-        print(f"error: {describe_missing(name)}", file=sys.stderr)
+        print(f"error: {describe_missing_job(name)}", file=sys.stderr)
         return os.EX_USAGE
     sys.argv = [name, *rest]
     runpy.run_module(JOBS.declared[name].module, run_name="__main__", alter_sys=True)

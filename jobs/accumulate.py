@@ -1,4 +1,4 @@
-"""Computes scores from released answers; a question can count only if the questions it depends on are right."""
+"""Computes scores from released answers; a question counts only if its parent questions are answered correctly."""
 
 import sys
 

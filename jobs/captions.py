@@ -1,4 +1,4 @@
-"""Scores captions against people's captions: BLEU-4, METEOR, ROUGE-L, CIDEr and RefCLIPScore."""
+"""Scores captions against human-written captions: BLEU-4, METEOR, ROUGE-L, CIDEr and RefCLIPScore."""
 
 import sys
 

@@ -26,7 +26,13 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from plumbline.jobs import describe_system_error
-from plumbline.jobs.config_safety import check_files, hide_overrides, limit_interpolations, mask_secrets, resolve_values
+from plumbline.jobs.config_safety import (
+    check_files,
+    limit_interpolations,
+    mask_override_secrets,
+    mask_secrets,
+    resolve_values,
+)
 from plumbline.jobs.defaults import register_benchmark, register_defaults, register_metrics_and_models
 from plumbline.jobs.help import (
     GROUP_FOLDERS,
@@ -34,8 +40,8 @@ from plumbline.jobs.help import (
     PACKAGE_FOLDER,
     describe_options,
     find_config_file,
+    format_choices,
     list_choice_names,
-    list_choices,
     list_config_folders,
     list_dotted_keys,
     list_examples,
@@ -45,11 +51,11 @@ from plumbline.jobs.help import (
 from plumbline.jobs.overrides import (
     UnknownKeyError,
     apply_override,
-    choose_functions,
     chooses_benchmark,
     expand_key,
     load_functions,
     make_override,
+    replace_functions,
 )
 from plumbline.jobs.table import JOBS, PLUGIN_CHOICES
 from plumbline.operators.base.cores import count_cores
@@ -204,7 +210,7 @@ def _read_configuration(command: Command, argv: Sequence[str] | None) -> tuple[d
         loaded = load_functions(values)
         if "command" in values:  # runs keep their command line, without secrets
             words = [str(word) for word in (sys.argv[1:] if argv is None else argv)]
-            hidden = (hide_overrides(word, words) for word in words)
+            hidden = (mask_override_secrets(word, words) for word in words)
             loaded["command"] = shlex.join(["python", "-m", f"jobs.{command.name}", *hidden])
         return values, read_config(loaded, choose_schema(command, values))
     except ConfigError as error:
@@ -212,7 +218,7 @@ def _read_configuration(command: Command, argv: Sequence[str] | None) -> tuple[d
 
 
 def choose_schema(command: Command, values: Mapping[str, Any]) -> Any:
-    """Return the dataclass for the values: the job's schema for one benchmark or for several."""
+    """Return the schema that fits the values: the job's schema for a single benchmark, or its schema for several."""
     known = {each.name for schema in list_alternatives(command.schema) for each in fields(schema)}
     if BENCHMARKS_KEY not in values or BENCHMARKS_KEY in known:
         return command.schema
@@ -307,7 +313,7 @@ def get_command(job: str) -> Command:
 
 
 def load_values(command: Command, overrides: Sequence[str], config_dir: str | None = None) -> dict[str, Any]:
-    """Return the composed configuration as plain values; raise ConfigError with one line if Hydra rejects it."""
+    """Return the composed configuration as plain values; raise a one-line ConfigError if Hydra rejects it."""
     if config_dir and not Path(config_dir).is_dir():
         raise ConfigError(f"--config-dir {config_dir}: no such folder; correct the path")
     if config_dir:
@@ -316,10 +322,10 @@ def load_values(command: Command, overrides: Sequence[str], config_dir: str | No
         try:
             override.encode()
         except UnicodeEncodeError as error:  # invalid bytes of arguments are surrogates
-            raise ConfigError(f"{override!r}: expected UTF-8; correct the bytes of the command line") from error
+            raise ConfigError(f"{override!r}: expected UTF-8; check the encoding of the command line") from error
     _register_resolvers()
     register_metrics_and_models()
-    overrides = choose_functions(overrides)
+    overrides = replace_functions(overrides)
     register_defaults(command.schema)
     if command.suite is not None:
         register_defaults(command.suite)
@@ -331,19 +337,19 @@ def load_values(command: Command, overrides: Sequence[str], config_dir: str | No
             missing = OmegaConf.missing_keys(composed)
             values = resolve_values(composed)
     except ConfigError as error:
-        raise ConfigError(hide_overrides(str(error), overrides)) from error
+        raise ConfigError(mask_override_secrets(str(error), overrides)) from error
     except UnknownKeyError as error:
         problem = _explain_unknown_key(str(error), command, overrides, config_dir)
-        raise ConfigError(hide_overrides(problem, overrides)) from error
+        raise ConfigError(mask_override_secrets(problem, overrides)) from error
     except (*READ_ERRORS, AssertionError) as error:
         problem = _find_broken_file(config_dir) or _explain_error(error, command, overrides, config_dir)
-        raise ConfigError(hide_overrides(problem, overrides)) from error
+        raise ConfigError(mask_override_secrets(problem, overrides)) from error
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:  # Hydra looks for a file with the name of a choice
             raise
         name = Path(str(error.filename)).name.removesuffix(".yaml")
         problem = f"{name[:40]}...: no such choice, its name has {len(name)} characters; correct it (see --help-all)"
-        raise ConfigError(hide_overrides(problem, overrides)) from error
+        raise ConfigError(mask_override_secrets(problem, overrides)) from error
     if missing:
         raise ConfigError(f"config key {min(missing)!r} is required; set it, as in {min(missing)}=VALUE")
     return values
@@ -356,21 +362,21 @@ def _register_resolvers() -> None:
     `${reference_data:}` is the folder in the environment variable REFERENCE_DATA, and `${name_of:images}` is the name
     of the folder or file given by the key `images` in the same section.
     """
-    OmegaConf.register_new_resolver("name_of", _get_name_of_path, replace=True)
+    OmegaConf.register_new_resolver("name_of", _get_name_from_path, replace=True)
     OmegaConf.register_new_resolver("assets", lambda path="": str(PACKAGE_FOLDER / "assets" / path), replace=True)
     OmegaConf.register_new_resolver("reference_data", lambda: os.environ.get("REFERENCE_DATA", ""), replace=True)
     OmegaConf.register_new_resolver("cpus", lambda shares: max(1, count_cores() // shares), replace=True)
 
 
-def _get_name_of_path(key: str, *, _parent_: DictConfig) -> str:
-    """Return the last component of the path in a key, without its extension; OWN_IMAGES_NAME if the key is not set."""
+def _get_name_from_path(key: str, *, _parent_: DictConfig) -> str:
+    """Return the stem of the path that `key` is set to, or UNNAMED_BENCHMARK if `key` is not set."""
     path = "" if OmegaConf.is_missing(_parent_, key) else str(_parent_.get(key) or "")
     last = (path if "://" in path else os.path.abspath(path)).rstrip("/").rpartition("/")[2]  # noqa: PTH100
     return (TABLE_SUFFIX_PATTERN.sub("", last).lstrip("._") if path else "") or UNNAMED_BENCHMARK
 
 
 def _compose_config(name: str, overrides: Sequence[str], config_dir: str | None) -> DictConfig:
-    """Return a job's configuration after the overrides that choose files and then the overrides that set keys."""
+    """Return a job's configuration: apply the overrides that choose files, then the overrides that set keys."""
     folders = list_config_folders(config_dir)
     parsed = OverridesParser.create().parse_overrides([make_override(word) for word in overrides])
     choices = [str(word.input_line) for word in parsed if _affects_composition(word, folders)]
@@ -386,7 +392,7 @@ def _compose_config(name: str, overrides: Sequence[str], config_dir: str | None)
 
 
 def _affects_composition(word: Override, folders: Sequence[Path]) -> bool:
-    """Return True if Hydra needs an override to compose the files, because it chooses a file or is Hydra's own."""
+    """Return True if the override has to be passed to Hydra: it chooses a file, or belongs to Hydra's own syntax."""
     if word.is_hydra_override() or word.is_sweep_override():
         return True
     group = GROUP_FOLDERS.get(word.key_or_group, word.key_or_group)
@@ -430,8 +436,10 @@ def _explain_error(error: Exception, command: Command, overrides: Sequence[str],
         group = unchosen["group"]
         choices = list_choice_names(group, config_dir)
         if group == BENCHMARKS_KEY:
-            return f"config key {group!r} is required; choose some: {group}=[NAME,...] of {list_choices(choices)}"
-        return f"config key {group!r} is required; choose one: {list_choices([f'{group}={name}' for name in choices])}"
+            return f"config key {group!r} is required; choose some: {group}=[NAME,...] of {format_choices(choices)}"
+        return (
+            f"config key {group!r} is required; choose one: {format_choices([f'{group}={name}' for name in choices])}"
+        )
     group_key = UNKNOWN_GROUP_PATTERN.search(text)
     if group_key is not None:
         return _explain_unknown_key(group_key["key"], command, overrides, config_dir)

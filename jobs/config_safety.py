@@ -1,4 +1,4 @@
-"""Safety of configurations: limits on a user's own files, and secrets, which never appear in any output.
+"""Safety of configurations: limits for users' own files, and secrets that must never appear in any output.
 
 Only the keys in SECRETS may be set from the environment.
 """
@@ -170,7 +170,7 @@ def mask_secrets(value: Any, name: str = "") -> Any:
 
 
 def list_secrets(configured: Iterable[str | None]) -> list[str]:
-    """Return the secrets to remove from texts: configured secrets, and environment variables named like a secret."""
+    """Return the secrets to remove from texts: those configured, and environment variables whose names suggest one."""
     values = [value for name, value in os.environ.items() if SECRET_VARIABLE_PATTERN.search(name)]
     found = {value for value in (*values, *configured) if value and len(value) >= MIN_SECRET_CHARACTERS}
     return sorted(found, key=len, reverse=True)  # a secret may begin with another secret
@@ -183,7 +183,7 @@ def remove_secrets(secrets: Sequence[str], text: str) -> str:
     return hide_secrets(text)
 
 
-def hide_overrides(text: str, overrides: Sequence[str]) -> str:
+def mask_override_secrets(text: str, overrides: Sequence[str]) -> str:
     """Return a message about a command line, with the secrets in its overrides masked."""
     pairs = [override.partition("=") for override in overrides]
     for value in (value for key, _, value in pairs if value and SECRET_NAME_PATTERN.search(key)):

@@ -70,7 +70,7 @@ def register_metrics_and_models() -> None:
 
     store = ConfigStore.instance()
     models = {
-        name: {**_check_plain(FAMILIES, name, collect_defaults(family.config)), "family": name}
+        name: {**_check_plain_values(FAMILIES, name, collect_defaults(family.config)), "family": name}
         for name, family in FAMILIES.items()
     }
     for name, options in models.items():
@@ -78,13 +78,13 @@ def register_metrics_and_models() -> None:
     every_option = {option: value for options in reversed(models.values()) for option, value in options.items()}
     store.store(name="any_model", node=every_option | {"family": REQUIRED_MARK})
     for kind, metric in KINDS.items():
-        store.store(name=f"any_{kind}", node=_check_plain(KINDS, kind, collect_defaults(metric)))
+        store.store(name=f"any_{kind}", node=_check_plain_values(KINDS, kind, collect_defaults(metric)))
     for kind in list_foreign_kinds():
         store.store(group="metric", name=kind, node=collect_defaults(KINDS[kind]), package=f"metrics.{kind}")
 
 
-def _check_plain(extensions: Extensions[Any], name: str, defaults: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an extension's defaults; raise ConfigError if a default of another package cannot be written as YAML."""
+def _check_plain_values(extensions: Extensions[Any], name: str, defaults: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an extension's defaults; raise ConfigError if a default from another package cannot be written as YAML."""
     for option, value in defaults.items() if name not in extensions.ours else ():
         try:
             OmegaConf.create({option: value})
@@ -125,7 +125,7 @@ def list_keys(schema: Any, values: Mapping[str, Any], path: str = "") -> Iterato
         inner = list_alternatives(field.type)
         if len(inner) == 1 and value is not None:
             given = {**(default if isinstance(default, dict) else {}), **values.get(name, {})}
-            yield ConfigKey(path + name, "", meanings[name] or _join_lines(inspect.getdoc(inner[0])))
+            yield ConfigKey(path + name, "", meanings[name] or _get_first_paragraph(inspect.getdoc(inner[0])))
             yield from list_keys(inner[0], given, f"{path}{name}.")
         elif isinstance(value, Mapping) and value:
             yield ConfigKey(path + name, "", meanings[name])
@@ -148,7 +148,7 @@ def read_field_docs(schema: Any) -> dict[str, str]:
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             value = following.value if isinstance(following, ast.Expr) else None
             text = value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else None
-            meanings[statement.target.id] = _join_lines(text)
+            meanings[statement.target.id] = _get_first_paragraph(text)
     return meanings
 
 
@@ -158,7 +158,7 @@ def _list_literals(kind: Any) -> list[str]:
     return [word for inner in get_args(kind) for word in _list_literals(inner)]
 
 
-def _join_lines(text: str | None) -> str:
+def _get_first_paragraph(text: str | None) -> str:
     """Return the first paragraph of a text as one line."""
     return " ".join((text or "").partition("\n\n")[0].split())
 

@@ -19,7 +19,7 @@ COMMAND = Command(
 
 
 def main(config: GcConfig) -> int:
-    """Show the files that can be removed by stage and reason, the runs that are not kept, and running sweeps."""
+    """Show removable files by stage and reason, the runs that are not kept, and running sweeps."""
     console, collected = make_console(), collect_garbage(config)
     for sweep, host in collected.in_use.items():
         say(console, f"sweep {sweep} is running on {host}: the cells that it may use are kept")

@@ -43,8 +43,8 @@ def list_examples(name: str) -> list[str]:
 def describe_options(name: str, schema: Any, config_dir: str | None, *, whole: bool = True) -> str:
     """Return the groups with their choices, and the keys with their defaults and meanings.
 
-    The choices include those in the user's folder `config_dir`. A long text is shortened unless `whole`: it has only
-    the first choices of each group and the first parts of the keys' names.
+    The choices include those in the user's folder `config_dir`. Unless `whole`, a long text is
+    shortened to the first choices of each group and the names of the top-level keys.
     """
     groups = {make_choice_key(group, name): list_choice_names(group, config_dir) for group in list_groups(name)}
     groups = {key: choices for key, choices in groups.items() if choices}  # a group without its plugin has no choices
@@ -98,8 +98,8 @@ def _explain_key(key: ConfigKey) -> str:
     return start + f"\n{below}".join(wrapped)
 
 
-def list_choices(choices: Sequence[str]) -> str:
-    """Return choices for a message, listing at most MAX_LISTED_CHOICES."""
+def format_choices(choices: Sequence[str]) -> str:
+    """Return text for a message that lists at most MAX_LISTED_CHOICES of the choices."""
     others = len(choices) - MAX_LISTED_CHOICES
     text = ", ".join(choices[:MAX_LISTED_CHOICES])
     return text if others <= 0 else f"{text} or {others} others (see --help-all)"
@@ -120,7 +120,7 @@ def list_groups(name: str) -> list[str]:
 
 
 def make_choice_key(group: str, name: str) -> str:
-    """Return the key that chooses from a group: the group's name, or for models by role `model@models.ROLE`."""
+    """Return the key that chooses from a group: the group's name or, for models with a role, `model@models.ROLE`."""
     files = [file for other in list_groups(name) for file in _list_group_files(other)]
     used = [key for file in files for key in _list_group_keys(file) if key.partition("@")[0] == group]
     sections = {key.partition("@")[2].rpartition(".")[0] for key in used}

@@ -37,7 +37,7 @@ def main(config: IngestConfig) -> int:
     show_table(console, "ingested", ("generator", "shards", "written now", "rows", "MB"), rows, numbers=slice(1, None))
     for line in (*ended.origin_lines, *map(str, ended.pairs)):
         say(console, line)
-    show_rejected(console, ended)
+    show_rejections(console, ended)
     for generator in ended.unfinished:
         say(console, f"{generator}: an ingest into this output is unfinished; run it again")
     say(console, f"written to {ended.url}/")
@@ -45,7 +45,7 @@ def main(config: IngestConfig) -> int:
     return ended.exit_code
 
 
-def show_rejected(console: Console, ended: IngestResult) -> None:
+def show_rejections(console: Console, ended: IngestResult) -> None:
     """Show the totals, the rejections by kind with the first few examples, and the damaged files."""
     for line in ended.total_lines:
         say(console, line)

@@ -11,7 +11,13 @@ from typing import Any
 
 from plumbline.jobs.config_safety import list_secrets, remove_secrets
 from plumbline.operators.base.errors import ConfigError
-from plumbline.pipelines.base.logs import LOGGER_NAME, LOGGING_OFF_LEVEL, LogConfig, handle_all_lines, make_log_entry
+from plumbline.pipelines.base.logs import (
+    LOGGER_NAME,
+    LOGGING_OFF_LEVEL,
+    LogConfig,
+    make_log_entry,
+    route_lines_to_handler,
+)
 from plumbline.pipelines.running.errors import format_error
 
 LOG = logging.getLogger(__name__)
@@ -58,10 +64,11 @@ class LenientHandler(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 @contextmanager
-def write_log(log: LogConfig, secrets: Iterable[str | None]) -> Iterator[None]:
-    """Write a run's log within the context, and any exception that ends the run; do nothing if no format is configured.
+def log_to_file(log: LogConfig, secrets: Iterable[str | None]) -> Iterator[None]:
+    """Write a run's log within the context, including any exception that ends the run.
 
-    The given secrets and the secrets in the environment are masked. Raise ConfigError if the file cannot be opened.
+    Nothing is written if no format is configured. The given secrets and those in the environment are masked. Raises
+    ConfigError if the file cannot be opened.
     """
     logger = logging.getLogger(LOGGER_NAME)
     before = logger.handlers, logger.propagate, logger.level
@@ -73,11 +80,11 @@ def write_log(log: LogConfig, secrets: Iterable[str | None]) -> Iterator[None]:
             raise ConfigError(f"log.file {log.file}: {error.strerror}; name a file that can be written") from error
     try:
         if log.format is None:
-            handle_all_lines(logging.NullHandler(), LOGGING_OFF_LEVEL)
+            route_lines_to_handler(logging.NullHandler(), LOGGING_OFF_LEVEL)
         else:
             writer = LenientHandler(stream)
             writer.setFormatter(FORMATTERS_BY_NAME[log.format](list_secrets(secrets)))
-            handle_all_lines(writer, logging.getLevelNamesMapping()[log.level.upper()])
+            route_lines_to_handler(writer, logging.getLevelNamesMapping()[log.level.upper()])
         yield
     except BaseException as error:
         LOG.error("%s", format_error(error), exc_info=error)

@@ -1,10 +1,10 @@
-"""Compares metrics with people: correlations and accuracies with intervals."""
+"""Compares metrics with people's judgements: correlations and accuracies, with confidence intervals."""
 
 import sys
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console
-from plumbline.jobs.display.findings import show_agreement, show_conclusion, show_findings, show_written
+from plumbline.jobs.display.findings import show_agreement, show_conclusion, show_findings, show_written_files
 from plumbline.jobs.overrides import LIST_SYNONYMS
 from plumbline.pipelines.metaeval.metaeval import run_metaeval
 from plumbline.pipelines.metaeval.protocols import MetaevalConfig
@@ -26,7 +26,7 @@ def main(config: MetaevalConfig) -> int:
     console, findings = make_console(), run_metaeval(config)
     show = show_findings if config.verbose else show_agreement
     show(console, findings)
-    show_written(console, findings, "" if config.verbose else " (verbose=true prints it too)")
+    show_written_files(console, findings, "" if config.verbose else " (verbose=true prints it too)")
     show_conclusion(console, findings)
     return 0
 

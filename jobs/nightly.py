@@ -14,8 +14,8 @@ from plumbline.jobs.command import STOPPED_MESSAGE, Command, run_job
 from plumbline.jobs.display.console import make_console, say, warn
 from plumbline.jobs.display.leaderboards import show_leaderboards, show_outcome, warn_about_kept_note
 from plumbline.jobs.display.plan_table import show_plan, show_suite_plan
-from plumbline.jobs.display.progress_lines import ProgressDisplay, estimate_seconds_afterwards, show_phase
-from plumbline.jobs.logs import write_log
+from plumbline.jobs.display.progress_lines import ProgressDisplay, estimate_reporting_seconds, show_phase
+from plumbline.jobs.logs import log_to_file
 from plumbline.jobs.overrides import SWEEP_KEYS, format_store_arguments
 from plumbline.jobs.sweep import compare_with_ratings, show_suite, warn_about_recomputed_cells
 from plumbline.operators.base.errors import PlumblineError
@@ -35,14 +35,20 @@ from plumbline.pipelines.nightly.outcome import (
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.store.lease import LeaseHeld, LeaseLost, LeaseRecord, take_lease
-from plumbline.pipelines.store.runs import LATEST_REPORT_FILE, has_report, make_newest, name_by_date, name_by_time
+from plumbline.pipelines.store.runs import LATEST_REPORT_FILE, has_report, make_run_newest, name_by_date, name_by_time
 from plumbline.pipelines.store.store import Store, open_store
 from plumbline.pipelines.store.suites import Suite, make_suite_newest
-from plumbline.pipelines.sweeps.planning import PlannedSweep, SweepInputs, list_inputs, plan_inputs, plan_sweep
+from plumbline.pipelines.sweeps.planning import (
+    PlannedSweep,
+    SweepInputs,
+    list_inputs,
+    plan_sweep,
+    plan_sweep_from_inputs,
+)
 from plumbline.pipelines.sweeps.results import FinishedSweep
 from plumbline.pipelines.sweeps.suite import PlannedSuite, compute_suite, plan_suite
 from plumbline.pipelines.sweeps.sweep import run_sweep
-from plumbline.pipelines.sweeps.unchanged_run import find_unchanged_by_listing
+from plumbline.pipelines.sweeps.unchanged_run import find_unchanged_run_by_listing
 
 if TYPE_CHECKING:
     from plumbline.pipelines.nightly.regressions import ComparedRun
@@ -62,7 +68,7 @@ MAX_LISTED_REGRESSIONS = 20
 
 
 class NightResult(NamedTuple):
-    """Result of a nightly run, from which the job prints its summary and takes its exit code."""
+    """Result of a nightly run, with the data for the job's summary and exit code."""
 
     outcome: NightOutcome | SuiteOutcome
     runs: Sequence[NightOutcome]
@@ -82,7 +88,7 @@ def main(config: NightlyConfig | NightlySuiteConfig) -> int:
     took the lease; 6 if the deadline has passed; 7 if the gate failed.
     """
     console, options = make_console(stderr=config.nightly.json), config.nightly
-    with write_log(config.log, [config.storage.key, config.storage.secret, options.webhook]):
+    with log_to_file(config.log, [config.storage.key, config.storage.secret, options.webhook]):
         if options.gate is not None:  # report a broken file before waiting for another nightly run
             open_gate(config.storage.locate(options.gate))
         if config.dry_run:
@@ -150,14 +156,14 @@ def _run_leased(console: Console, config: NightlyConfig | NightlySuiteConfig, st
 def _run_benchmark(console: Console, config: NightlyConfig, assert_lease: Callable[[], None]) -> NightResult:
     _check_gate(config, [config])
     inputs = list_inputs(config.make_sweep())
-    finished, sources = find_unchanged_by_listing(inputs), None
+    finished, sources = find_unchanged_run_by_listing(inputs), None
     if finished is None:
-        planned = plan_inputs(inputs)
+        planned = plan_sweep_from_inputs(inputs)
         show_plan(console, planned)
         finished, sources = _run_sweep(console, planned, assert_lease), planned.sources
     earlier = _show_unchanged(console, inputs, finished)
     if earlier is not None:
-        make_newest(inputs.store, finished.run_id, assert_lease)
+        make_run_newest(inputs.store, finished.run_id, assert_lease)
         return NightResult(earlier, [earlier], finished.computed, finished.ending, new=False)
     from plumbline.pipelines.nightly.regressions import make_outcomes, publish_outcome  # imports scipy
 
@@ -178,7 +184,7 @@ def _run_suite(console: Console, config: NightlySuiteConfig, assert_lease: Calla
     show_suite_plan(console, planned)
     suite_id = name_by_time(store, datetime.now(UTC))
     with ProgressDisplay(
-        console, afterwards=estimate_seconds_afterwards(planned.sweeps.values()), verbose=config.verbose
+        console, afterwards=estimate_reporting_seconds(planned.sweeps.values()), verbose=config.verbose
     ) as display:
         planned = compute_suite(planned, suite_id, display.update)
     runs, compared, reported = dict[str, FinishedSweep](), list["ComparedRun"](), list[NightOutcome]()
@@ -213,7 +219,7 @@ def _run_suite(console: Console, config: NightlySuiteConfig, assert_lease: Calla
 
 
 def _make_night_ending(code: int, sweeps: Ending) -> Ending:
-    """Return the ending of a nightly run with this exit code; the sweeps' reason is added if their code is the same."""
+    """Return how a nightly run ended, given its exit code; keep the sweeps' reason if their code is the same."""
     return sweeps if code == sweeps.code else Ending(code)
 
 
@@ -245,13 +251,13 @@ def _report_suite(
 
 def _run_sweep(console: Console, planned: PlannedSweep, assert_lease: Callable[[], None]) -> FinishedSweep:
     with ProgressDisplay(
-        console, afterwards=estimate_seconds_afterwards([planned]), verbose=planned.config.verbose
+        console, afterwards=estimate_reporting_seconds([planned]), verbose=planned.config.verbose
     ) as display:
         return run_sweep(planned, display.update, name=name_by_date, assert_lease=assert_lease)
 
 
 def _show_unchanged(console: Console, inputs: SweepInputs, finished: FinishedSweep) -> NightOutcome | None:
-    """Return the earlier outcome and print that nothing is new if the run was already reported; otherwise None.
+    """If the run was already reported, print that nothing is new and return its outcome; otherwise return None.
 
     If the report of the earlier run is damaged, warn and write it again.
     """

@@ -18,7 +18,7 @@ from plumbline.jobs.defaults import collect_defaults
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.function import (
     FunctionConfig,
-    Origin,
+    FunctionOrigin,
     is_function_name,
     read_function,
     read_function_options,
@@ -39,7 +39,7 @@ SWEEP_KEYS = {
 
 
 class UnknownKeyError(Exception):
-    """Raised if the configuration lacks a key, which is the exception's only argument."""
+    """Raised if the configuration lacks a key; the exception's only argument is the key."""
 
 
 def expand_key(word: str, short: Mapping[str, str], first: str | None) -> str:
@@ -61,9 +61,9 @@ def expand_key(word: str, short: Mapping[str, str], first: str | None) -> str:
 
 
 def make_override(word: str) -> str:
-    """Convert an argument to a Hydra override: make `a,b` a list, and quote text that Hydra's grammar does not allow.
+    """Convert an argument to a Hydra override: make `a,b` a list, and quote text that Hydra cannot parse.
 
-    Such text is, for example, a path with brackets or equals signs. Raise ConfigError for an unclosed bracket or
+    For example, Hydra cannot parse a path with brackets or equals signs. Raise ConfigError for an unclosed bracket or
     quotation mark, or for a key with a space.
     """
     parsed = _parse_override(word)
@@ -129,12 +129,12 @@ def format_store_arguments(store: str, storage: StorageConfig) -> str:
 
 
 def chooses_benchmark(words: Sequence[str], key: str) -> bool:
-    """Return True if an argument chooses a benchmark: with the group `key`, or with prompts, images or questions."""
+    """Return True if an argument chooses a benchmark by the group `key`, or sets one of a benchmark's sources."""
     choice = rf"({re.escape(key)}|benchmark(\.(images|prompts|generators|questions)[\w.]*)?)="
     return any(re.match(choice, word) for word in words)
 
 
-def choose_functions(words: Sequence[str]) -> list[str]:
+def replace_functions(words: Sequence[str]) -> list[str]:
     """Return the arguments with each function in `metric=[...]` replaced by an override that makes it a metric.
 
     Raise ConfigError if two metrics have the same name.
@@ -169,7 +169,7 @@ def _check_unique_names(names: Iterable[str]) -> None:
             )
 
 
-def load_functions(values: Mapping[str, Any], given: Sequence[Origin] = ()) -> dict[str, Any]:
+def load_functions(values: Mapping[str, Any], given: Sequence[FunctionOrigin] = ()) -> dict[str, Any]:
     """Return a configuration with the code of the functions that it refers to, and of the `given` functions.
 
     This is the only way for a metric to get executable code. Raise ConfigError if the code cannot be loaded.

@@ -9,7 +9,7 @@ from plumbline.jobs.display.console import EMPTY_CELL, make_console, say, show_t
 from plumbline.jobs.display.leaderboards import show_usage
 from plumbline.jobs.display.plan_table import show_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay
-from plumbline.jobs.logs import write_log
+from plumbline.jobs.logs import log_to_file
 from plumbline.jobs.overrides import SWEEP_KEYS
 from plumbline.operators.results.question_quality import QuestionQuality
 from plumbline.pipelines.base.exit_codes import COMPLETE, OVER_BUDGET, WITHIN_BUDGET
@@ -40,7 +40,7 @@ TABLE_HEADINGS = (
 def main(config: SweepConfig) -> int:
     """Show the plan, write missing questions and show their quality; return 0 if every prompt has questions, else 2."""
     console = make_console()
-    with write_log(config.log, [config.storage.key, config.storage.secret]):
+    with log_to_file(config.log, [config.storage.key, config.storage.secret]):
         planned = plan_questions(config)
         show_plan(console, planned)
         if config.dry_run:

@@ -1,4 +1,4 @@
-"""Writes the report of a run: a page that opens anywhere, and its numbers as CSV and Markdown."""
+"""Writes the report of a run: a page in a single file, and its numbers as CSV and Markdown."""
 
 import sys
 

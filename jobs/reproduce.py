@@ -4,7 +4,11 @@ import sys
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say
-from plumbline.pipelines.metaeval.reproduction import ReproductionConfig, reproduce, write_reproduction
+from plumbline.pipelines.metaeval.reproduction import (
+    ReproductionConfig,
+    reproduce_published_numbers,
+    write_reproduction,
+)
 
 COMMAND = Command(
     "reproduce",
@@ -17,7 +21,7 @@ COMMAND = Command(
 def main(config: ReproductionConfig) -> int:
     """Write the comparison; return 0 if every number is reproduced or its difference is explained, else 1."""
     console = make_console()
-    checks = reproduce(config)
+    checks = reproduce_published_numbers(config)
     write_reproduction(checks, config)
     unmatched = [check for check in checks if not check.matches]
     for check in unmatched:

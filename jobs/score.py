@@ -5,14 +5,14 @@ import sys
 from plumbline.jobs import sweep
 from plumbline.jobs.command import STOPPED_MESSAGE, Command, run_job
 from plumbline.jobs.display.console import make_console, say
-from plumbline.jobs.ingest import show_rejected
+from plumbline.jobs.ingest import show_rejections
 from plumbline.jobs.overrides import SWEEP_KEYS
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.ingest.score_input import ingest_images
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sweeps.planning import check_installed
 
-SHORT_KEYS = {name: f"benchmark.{name}" for name in ("name", "prompts_from")} | {
+FULL_KEY_BY_SHORT_KEY = {name: f"benchmark.{name}" for name in ("name", "prompts_from")} | {
     f"columns.{role}": f"benchmark.columns.{role}" for role in ("image", "prompt", "prompt_id", "image_id", "generator")
 }
 """Short forms of keys, in addition to the short forms for every sweep; messages about folders use them."""
@@ -28,7 +28,7 @@ COMMAND = Command(
     ".txt file per image, or the images' names; prompts_from=tables, list, beside or names chooses. Each\n"
     "inner folder is a generator. columns.image, .prompt, .prompt_id and .generator name unusual columns.",
     SweepConfig,
-    SWEEP_KEYS | SHORT_KEYS,
+    SWEEP_KEYS | FULL_KEY_BY_SHORT_KEY,
     first="images",
     stopped=STOPPED_MESSAGE,
 )
@@ -41,7 +41,7 @@ def main(config: SweepConfig) -> int:
     if ingested is not None:
         console = make_console()
         say(console, f"{ingested.rows} images ingested: {ingested.url}")
-        show_rejected(console, ingested)
+        show_rejections(console, ingested)
         if not ingested.rows:
             raise ConfigError(f"images {config.benchmark.images}: every image was rejected; the reasons are above")
     return sweep.main(scored)

@@ -1,4 +1,4 @@
-"""Opens scorers for notebooks. A scorer computes, in this process, the metrics that command-line arguments choose."""
+"""Opens scorers for notebooks. A scorer computes metrics, chosen by command-line arguments, in this process."""
 
 import json
 import re

@@ -38,8 +38,8 @@ COMMAND = Command(
 )
 
 
-WATCH_INTERVAL = 2.0
-LINE_INTERVAL = 10.0
+WATCH_INTERVAL_SECONDS = 2.0
+LINE_INTERVAL_SECONDS = 10.0
 MAX_LISTED_SUITES = 5
 SILENT_SECONDS = 60.0
 """Seconds without a heartbeat after which a sweep is shown as silent. Such a sweep may have died, or cannot reach its
@@ -48,7 +48,10 @@ storage.
 
 
 def main(config: StatusConfig) -> int:
-    """Show the runs, and sweeps without a run; with `watch`, first follow running sweeps until they end or Ctrl-C."""
+    """Show the runs, and sweeps without a run; with `watch`, first follow running sweeps until they end.
+
+    Pressing Ctrl-C while sweeps are followed ends the job.
+    """
     store, console = open_existing_store(config), make_console()
     if config.watch:
         try:
@@ -99,14 +102,14 @@ def watch(console: Console, poll: Callable[[], Sequence[RunningSweep]], wait: Ca
                 say(console, f"{_describe_sweep(sweep)} {name}: {', '.join(_format_stage(name, state))}")
             if not sweep.status.stages:
                 say(console, f"{_describe_sweep(sweep)}: nothing to compute, the run is being written")
-        wait(LINE_INTERVAL)
+        wait(LINE_INTERVAL_SECONDS)
         sweeps = poll()
     if not sweeps:
         return
     with Live(_render_sweeps(sweeps), console=console, auto_refresh=False) as live:
         while sweeps:
             live.update(_render_sweeps(sweeps), refresh=True)
-            wait(WATCH_INTERVAL)
+            wait(WATCH_INTERVAL_SECONDS)
             sweeps = poll()
 
 
@@ -127,7 +130,7 @@ def _render_sweeps(sweeps: Iterable[RunningSweep]) -> RenderableType:
 
 
 def _format_stage(name: str, state: StageState) -> tuple[str, str, str, str, str]:
-    """Return the table cells for a stage: its cells, rate, time left, model calls and failed rows."""
+    """Return a stage's row of the table: progress in cells, rate, time left, model calls and failed rows."""
     left = state.seconds_left
     return (
         f"{state.done}/{state.missing}",
@@ -139,7 +142,7 @@ def _format_stage(name: str, state: StageState) -> tuple[str, str, str, str, str
 
 
 def show_runs(console: Console, runs: Sequence[Run]) -> None:
-    """Print the runs with their coverage and failures, newest last, and the problems of unreadable runs."""
+    """Print the runs with their coverage and failures, newest last; for runs that cannot be read, print the problem."""
     for run in runs:
         name = f"[bold]{escape(run.run_id)}[/]{' (latest)' if run.latest else ''}"
         if run.manifest is None:

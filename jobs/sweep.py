@@ -13,8 +13,8 @@ from plumbline.jobs.command import STOPPED_MESSAGE, Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_sentence, warn
 from plumbline.jobs.display.leaderboards import show_leaderboards, show_outcome, warn_about_kept_note
 from plumbline.jobs.display.plan_table import show_plan, show_suite_plan
-from plumbline.jobs.display.progress_lines import ProgressDisplay, estimate_seconds_afterwards, show_phase
-from plumbline.jobs.logs import write_log
+from plumbline.jobs.display.progress_lines import ProgressDisplay, estimate_reporting_seconds, show_phase
+from plumbline.jobs.logs import log_to_file
 from plumbline.jobs.overrides import SWEEP_KEYS, format_store_arguments
 from plumbline.jobs.table import find_job
 from plumbline.operators.base.errors import PlumblineError
@@ -22,13 +22,13 @@ from plumbline.operators.base.sentences import format_quantity
 from plumbline.pipelines.base.exit_codes import COMPLETE, OVER_BUDGET, Ending
 from plumbline.pipelines.plans.sweep_config import SuiteConfig, SweepConfig
 from plumbline.pipelines.running.events import Watch
-from plumbline.pipelines.store.runs import has_report, make_newest, name_by_time
+from plumbline.pipelines.store.runs import has_report, make_run_newest, name_by_time
 from plumbline.pipelines.store.suites import Suite, find_newest_suite_with, make_suite_newest
-from plumbline.pipelines.sweeps.planning import PlannedSweep, SweepInputs, list_inputs, plan_inputs
+from plumbline.pipelines.sweeps.planning import PlannedSweep, SweepInputs, list_inputs, plan_sweep_from_inputs
 from plumbline.pipelines.sweeps.results import FinishedSweep
 from plumbline.pipelines.sweeps.suite import PlannedSuite, compute_suite, plan_suite
 from plumbline.pipelines.sweeps.sweep import run_sweep
-from plumbline.pipelines.sweeps.unchanged_run import find_unchanged_by_listing
+from plumbline.pipelines.sweeps.unchanged_run import find_unchanged_run_by_listing
 
 COMMAND = Command(
     "sweep",
@@ -45,7 +45,7 @@ COMMAND = Command(
 
 def main(config: SweepConfig | SuiteConfig) -> int:
     """Run a sweep of one or several benchmarks, and write its log."""
-    with write_log(config.log, [config.storage.key, config.storage.secret]):
+    with log_to_file(config.log, [config.storage.key, config.storage.secret]):
         if isinstance(config, SuiteConfig):
             return _run_suite(make_console(), config)
         concluded = sweep_benchmark(make_console(), config)
@@ -63,29 +63,29 @@ class ConcludedSweep(NamedTuple):
 def sweep_benchmark(console: Console, config: SweepConfig) -> ConcludedSweep | None:
     """Show the plan, compute missing cells, show the leaderboards and write the report; return None for a dry run."""
     if config.image_model is not None:
-        scoring: SweepConfig | None = find_job("generate").generate_missing(console, config)
+        scoring: SweepConfig | None = find_job("generate").generate_missing_images(console, config)
         if scoring is None:
             return None
         config = scoring
     inputs = list_inputs(config)
-    unchanged = None if config.dry_run else find_unchanged_by_listing(inputs)
+    unchanged = None if config.dry_run else find_unchanged_run_by_listing(inputs)
     if unchanged is not None:
         console.print("0 cells to compute: everything is in the store")
         _show_results(console, inputs, unchanged)
-        make_newest(inputs.store, unchanged.run_id)
+        make_run_newest(inputs.store, unchanged.run_id)
         _show_closing_line(console, unchanged, unchanged.ending)
         return ConcludedSweep(unchanged.run_id, unchanged.ending)
-    planned = plan_inputs(inputs)
+    planned = plan_sweep_from_inputs(inputs)
     show_plan(console, planned, full=config.dry_run or config.verbose)
     if config.dry_run:
         return None
     if config.adaptive is None:
         with ProgressDisplay(
-            console, afterwards=estimate_seconds_afterwards([planned]), verbose=planned.config.verbose
+            console, afterwards=estimate_reporting_seconds([planned]), verbose=planned.config.verbose
         ) as display:
             finished = run_sweep(planned, display.update)
     else:
-        planned, finished = _run_adaptive(console, planned)
+        planned, finished = _run_adaptive_sweep(console, planned)
     return ConcludedSweep(finished.run_id, _conclude_sweep(console, planned, finished))
 
 
@@ -96,7 +96,7 @@ def _run_suite(console: Console, config: SuiteConfig) -> int:
         return 0
     suite_id = name_by_time(planned.store, datetime.now(UTC))
     with ProgressDisplay(
-        console, afterwards=estimate_seconds_afterwards(planned.sweeps.values()), verbose=config.verbose
+        console, afterwards=estimate_reporting_seconds(planned.sweeps.values()), verbose=config.verbose
     ) as display:
         planned = compute_suite(planned, suite_id, display.update)
     runs, worst = dict[str, str](), Ending()
@@ -168,7 +168,7 @@ def _conclude_sweep(console: Console, planned: PlannedSweep, finished: FinishedS
     if has_report(store, finished.run_id) or _make_page(
         console, "report", command, make_report, verbose=config.verbose
     ):
-        make_newest(store, finished.run_id)
+        make_run_newest(store, finished.run_id)
     else:
         ending = Ending(OVER_BUDGET, "the report could not be made")
     _show_closing_line(console, finished, ending)
@@ -190,13 +190,13 @@ def _show_closing_line(console: Console, finished: FinishedSweep, ending: Ending
     say(console, f"computed {finished.computed} cells{copied}, run {finished.run_id}, {ending}")
 
 
-def _run_adaptive(console: Console, planned: PlannedSweep) -> tuple[PlannedSweep, FinishedSweep]:
+def _run_adaptive_sweep(console: Console, planned: PlannedSweep) -> tuple[PlannedSweep, FinishedSweep]:
     """Score rounds of prompts until the generators can be distinguished.
 
     Return the sweep restricted to the prompts that were needed, and its run.
     """
     from plumbline.operators.metaeval.decided_pairs import describe_certainty  # imports scipy
-    from plumbline.pipelines.sweeps.adaptive import run_adaptive
+    from plumbline.pipelines.sweeps.adaptive import run_adaptive_sweep
 
     @contextmanager
     def watch() -> Iterator[Watch]:
@@ -206,7 +206,7 @@ def _run_adaptive(console: Console, planned: PlannedSweep) -> tuple[PlannedSweep
     options = planned.config.adaptive
     if options is not None and options.method == "asymptotic":
         warn(console, describe_certainty(options.method, options.alpha))
-    finished, shortened = run_adaptive(planned, watch, lambda seen: say(console, seen.describe()))
+    finished, shortened = run_adaptive_sweep(planned, watch, lambda seen: say(console, seen.describe()))
     return shortened, finished
 
 

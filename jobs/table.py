@@ -52,12 +52,12 @@ def list_jobs() -> list[str]:
 def find_job(name: str) -> ModuleType:
     """Return a job that is called by another job; raise ConfigError if its plugin is missing."""
     if name not in JOBS:
-        raise ConfigError(describe_missing(name))
+        raise ConfigError(describe_missing_job(name))
     return JOBS[name]
 
 
-def describe_missing(name: str) -> str:
-    """Return a message saying that a job is not installed or does not exist, with the remedy."""
+def describe_missing_job(name: str) -> str:
+    """Return a message that says whether a job is not installed or does not exist, and what to do."""
     if name in PLUGIN_JOBS:
         return describe_missing_plugin(f"{name}: a job", PLUGIN_JOBS[name])
     return f"{name}: no job of that name; {suggest(name, list_jobs())} (plumbline --help lists them)"

@@ -1,4 +1,4 @@
-"""Writes the page of trends of a store: the means of each generator over runs and checkpoints."""
+"""Writes a store's trends page: how each generator's means change over runs and checkpoints."""
 
 import sys
 

@@ -1,1 +1,1 @@
-"""Metrics, stages, statistics and reports, in plain Python: tables are made from tables, without Ray or storage."""
+"""Metrics, stages, statistics and reports: plain Python that computes tables from tables, without Ray or storage."""

@@ -20,7 +20,7 @@ from plumbline.operators.scoring.scorer import Scorer
 from plumbline.operators.scoring.scorer_input import AnyImage, ImageOrFrames
 from plumbline.operators.statistics.options import Match, RatingStatistic, Sampling
 from plumbline.pipelines.base.storage import StorageConfig
-from plumbline.pipelines.metaeval.metaeval import judge as judge_release
+from plumbline.pipelines.metaeval.metaeval import judge_release
 from plumbline.pipelines.metaeval.protocols import ProtocolConfig
 from plumbline.pipelines.metaeval.releases.release import Rating, released
 from plumbline.pipelines.plans.sweep_config import read_config
@@ -63,7 +63,7 @@ def score(
     Returns:
         One row per image and metric: `image_id` (the image's index in the list), `prompt`, `metric`, `score` in the
         metric's own unit, `n_questions`, `elements` and `error`. If an image cannot be scored, or its prompt cannot be
-        used, the score is null and `error` has the reason. docs/python.md describes all columns.
+        used, the score is null and `error` gives the reason. docs/python.md describes all columns.
 
     Raises:
         ConfigError: a metric or model is unknown, lists have different lengths, or a value is not an image.
@@ -74,16 +74,16 @@ def score(
     chosen = choose_metrics(metrics, metric)
     entries = list_metrics("vqascore" if chosen is None else chosen)
     words = (options,) if isinstance(options, str) else tuple(options)
-    scorer = _get_scorer(tuple(entries), _read_files(entries), words, models or "shapes", on_gpu)
+    scorer = _get_scorer(tuple(entries), _read_function_sources(entries), words, models or "shapes", on_gpu)
     if models is None and any(loaded.node.roles for loaded in scorer.nodes):
         warnings.warn(ONLY_SHAPES_WARNING, stacklevel=2)
     return scorer.score(images, prompts)
 
 
-def _read_files(metrics: Iterable[Metric]) -> tuple[str, ...]:
-    """Return the source text of each metric that is named as a function in a file or module.
+def _read_function_sources(metrics: Iterable[Metric]) -> tuple[str, ...]:
+    """Return the source text of each metric that is given as the name of a function in a file or module.
 
-    Functions that cannot be read here, because only the environment of their metric has them, are left out.
+    Functions that exist only in their metric's own environment are left out, because they cannot be read here.
     """
     texts = []
     for metric in metrics:
@@ -121,11 +121,11 @@ class Run:
         return read_manifest(self.store, self.run_id)
 
     def read_scores(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
-        """Return one row per image and metric; if a score is null, `error` has the reason."""
+        """Return one row per image and metric; if a score is null, `error` gives the reason."""
         return self._read_table("scores", columns)
 
     def read_summary(self) -> pd.DataFrame:
-        """Return the mean of each generator by metric and skill, with its 95% interval and its coverage."""
+        """Return each generator's mean by metric and skill, with its 95% interval and its coverage."""
         return self._read_table("summary")
 
     def read_errors(self) -> pd.DataFrame:
@@ -146,8 +146,8 @@ class _Address:
 def open_run(store: str, run: str = "latest", **storage: Any) -> Run:
     """Return a run in a store, which is a folder or an s3:// prefix; `latest` is the newest run.
 
-    `storage` accepts the keys of conf's `storage`, such as `endpoint_url`; keys that are omitted come from the standard
-    AWS variables. Raise ConfigError if the store or the run does not exist, or if a key is unknown.
+    `storage` accepts the keys of the `storage` option, such as `endpoint_url`. Keys that are omitted come from the
+    standard AWS variables. Raise ConfigError if the store or the run does not exist, or if a key is unknown.
     """
     opened = open_existing_store(_Address(store=store, storage=read_config(storage, StorageConfig)))
     return Run(store=opened, run_id=find_run(opened, run))
@@ -207,8 +207,8 @@ def judge(
 def _check_table(table: Any, name: str, required: Sequence[str]) -> pd.DataFrame:
     """Return a table with its ids as text and with None for every null.
 
-    Raise ConfigError if the value is not a table, or if the table has no rows, lacks a required column, or has a column
-    twice.
+    Raise ConfigError if the value is not a table, or if the table has no rows, lacks a required column, or has two
+    columns with the same name.
     """
     frame = _make_frame(table, name)
     columns = ", ".join(map(str, frame)) or "none"

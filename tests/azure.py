@@ -27,7 +27,7 @@ class AzureServer(NamedTuple):
     port: int
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables with which Azure's tools find and use the server."""
+        """Return the environment variables that make Azure's tools use the server."""
         endpoint = f"http://127.0.0.1:{self.port}/{ACCOUNT_NAME}"
         names = ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_ENDPOINT")
         return dict(zip(names, (ACCOUNT_NAME, ACCOUNT_KEY, endpoint), strict=True))
@@ -47,7 +47,7 @@ class AzureServer(NamedTuple):
 
 @contextmanager
 def run_azure() -> Iterator[AzureServer]:
-    """Yield a running server whose storage is empty and only in memory; stop it afterwards."""
+    """Yield a running server with empty storage that exists only in memory; stop it afterwards."""
     (port,) = find_free_ports(1)
     flags = ("--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence", "--silent")
     quiet = ("--skipApiVersionCheck", "--disableTelemetry")
@@ -72,4 +72,4 @@ def _wait_until_ready(port: int, process: subprocess.Popen[bytes]) -> None:
             return
         except OSError:
             waiting.wait(0.1)
-    raise RuntimeError(f"Azurite ended, or did not answer on port {port} within {MAX_READY_SECONDS} s")
+    raise RuntimeError(f"Azurite exited, or did not answer on port {port} within {MAX_READY_SECONDS} s")

@@ -19,11 +19,11 @@ from plumbline.pipelines.sources.image_file_cache import ImageFileCache
 from plumbline.pipelines.sources.shards import ShardSize, read_shard
 from plumbline.pipelines.sources.sources import Sources, open_sources
 from plumbline.pipelines.store.cells import Outcome
-from plumbline.pipelines.sweeps.computing import compute_missing
+from plumbline.pipelines.sweeps.computing import compute_missing_cells
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.results import FinishedSweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
-from tests.commands import Ended, load_job_config, open_store_at, run
+from tests.commands import FinishedJob, load_job_config, open_store_at, run
 
 SMALL_SHARDS = ShardSize(4)
 Score = Callable[[str, Mapping[str, Any]], float]
@@ -145,7 +145,7 @@ def read_run_tables(done: FinishedSweep) -> dict[str, pd.DataFrame]:
 
 def compute_cells(planned: PlannedSweep) -> dict[str, Outcome]:
     """Compute the missing cells of a plan without writing a run; return the outcomes, keyed by the cells' paths."""
-    return compute_missing(planned, lambda event: None)
+    return compute_missing_cells(planned, lambda event: None)
 
 
 def save_scores(planned: PlannedSweep, score: Score = lambda generator, image: 0.5) -> None:
@@ -171,16 +171,16 @@ class Bench:
         """Folder of the store's runs."""
         return Path(self.store.place.url) / "runs"
 
-    def list_words(self, *more: str) -> list[str]:
+    def list_arguments(self, *more: str) -> list[str]:
         """Return the arguments of a sweep over this benchmark with this store, followed by `more`."""
         return list_arguments(self.folder, self.store.place.url, *self.words, *more)
 
-    def run(self, *more: str, job: str = "sweep") -> Ended:
+    def run(self, *more: str, job: str = "sweep") -> FinishedJob:
         """Run a job on this benchmark and store, as if its command line had been typed."""
-        return run(job, *self.list_words(*more))
+        return run(job, *self.list_arguments(*more))
 
     def plan(self, *more: str) -> PlannedSweep:
-        return plan_sweep(load_job_config("sweep", *self.list_words(*more)))
+        return plan_sweep(load_job_config("sweep", *self.list_arguments(*more)))
 
     def write(self, generator: str, images: Sequence[Mapping[str, Any]], file: str = "00000") -> Path:
         """Write the Parquet file `file` with rows of a generator's images, and return its path."""

@@ -1,4 +1,4 @@
-"""Runs jobs in the test's own process, from the command line as typed to the output as displayed."""
+"""Runs jobs in the test's own process, from parsing the command line to printing the output."""
 
 import io
 import os
@@ -15,9 +15,7 @@ from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.store.store import Store
 
 
-class Ended(NamedTuple):
-    """The exit code and output of a job."""
-
+class FinishedJob(NamedTuple):
     code: int
     out: str
     err: str
@@ -34,8 +32,7 @@ class Ended(NamedTuple):
         return " ".join(self.out.replace("│", " ").split())
 
 
-def run(job: str, *words: str) -> Ended:
-    """Run the job of this name with these arguments, and return its exit code and output."""
+def run(job: str, *words: str) -> FinishedJob:
     module = JOBS[job]
     out, err = io.StringIO(), io.StringIO()
     with redirect_stdout(out), redirect_stderr(err):
@@ -43,7 +40,7 @@ def run(job: str, *words: str) -> Ended:
             code = run_job(module.COMMAND, module.main, words)
         except SystemExit as ended:  # raised by --help and --version
             code = ended.code
-    return Ended(int(code or 0), out.getvalue(), err.getvalue())
+    return FinishedJob(int(code or 0), out.getvalue(), err.getvalue())
 
 
 def run_for_output(job: str, *words: str, code: int = 0) -> str:
@@ -54,9 +51,9 @@ def run_for_output(job: str, *words: str, code: int = 0) -> str:
 
 
 def run_refused(job: str, *words: str, code: int | None = None) -> str:
-    """Run a job that fails; return its error message, which must be a single line.
+    """Run a job that must fail; return its error message, which must be a single line.
 
-    The job must end with the exit code `code`, by default with 1 or 64.
+    The exit code must be `code`, or either 1 or 64 if `code` is None.
     """
     ended = run(job, *words)
     assert ended.code == code if code is not None else ended.code in (1, os.EX_USAGE), ended

@@ -34,7 +34,7 @@ class GcsServer(NamedTuple):
     endpoint: str
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables with which Google's tools find and use the server."""
+        """Return the environment variables that make Google's tools use the server."""
         return {"GOOGLE_BASE_URL": self.endpoint, "GOOGLE_BEARER_TOKEN": TOKEN}
 
     def make_bucket(self, name: str) -> None:
@@ -46,7 +46,7 @@ class GcsServer(NamedTuple):
 
 @contextmanager
 def run_gcs() -> Iterator[GcsServer]:
-    """Yield a running server whose storage is empty and only in memory; stop it afterwards."""
+    """Yield a running server with empty storage that exists only in memory; stop it afterwards."""
     port, own_port = find_free_ports(2)
     flags = {"scheme": "http", "backend": "memory", "host": "127.0.0.1", "port": port, "log-level": "error",
              "public-host": f"127.0.0.1:{port}", "external-url": f"http://127.0.0.1:{port}"}  # fmt: skip
@@ -75,7 +75,7 @@ def _wait_until_ready(port: int) -> None:
 
 
 class XmlFront(BaseHTTPRequestHandler):
-    """Proxy that forwards calls, and converts writes of the XML interface to calls of the JSON interface."""
+    """Proxy that forwards calls, and converts uploads through the XML interface to calls to the JSON interface."""
 
     protocol_version = "HTTP/1.1"
     upstream: str
@@ -114,9 +114,10 @@ class XmlFront(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_call
 
     def _write(self, bucket: str, name: str, data: bytes, *, answer: bool = False) -> str:
-        """Write an object through the JSON interface under the call's precondition.
+        """Write an object through the JSON interface, subject to the call's precondition.
 
-        Return its ETag, or an empty string if it was not written. If `answer`, also pass the response on to the client.
+        Return its ETag, or an empty string if it was not written. If `answer` is True, also pass the response on to the
+        client.
         """
         path = UPLOAD_PATH_TEMPLATE.format(bucket, quote(name, safe=""))
         condition = self.headers.get("x-goog-if-generation-match")

@@ -30,7 +30,7 @@ def write_csv(path: Path, names: Sequence[str], rows: Sequence[Mapping[str, Any]
 def make_choice_question(
     prompt_id: str, text: str, question: str, choices: Sequence[str], answer: str, **more: Any
 ) -> dict[str, Any]:
-    """Return a question about the prompt `text` in TIFA v1.0's layout, with the further fields `more`."""
+    """Return a question about the prompt `text` in TIFA v1.0's layout; `more` contains additional fields."""
     own = {"id": prompt_id, "caption": text, "question": question, "choices": [*choices], "answer": answer}
     return {**own, "element_type": "object", "element": "circle", **more}
 
@@ -66,7 +66,7 @@ def make_proposition(item: str, text: str, number: int, dependency: str, questio
 
 
 def make_propositions(item: str, text: str) -> list[dict[str, Any]]:
-    """Return three rows of questions about the prompt `text`; the second and third depend on the question before."""
+    """Return three rows of questions about the prompt `text`; the second and third each depend on the one before."""
     return [
         make_proposition(item, text, 1, "0", "Is there a circle?", "entity - whole"),
         make_proposition(item, text, 2, "1", "Is the circle red?", "attribute - color"),
@@ -75,7 +75,7 @@ def make_propositions(item: str, text: str) -> list[dict[str, Any]]:
 
 
 def write_propositions(path: Path, count: int = 4) -> Path:
-    """Write the file of DSG-1k or DPG-Bench about the first prompts of the embedded benchmark."""
+    """Write questions about the first prompts of the embedded benchmark in the layout of DSG-1k and DPG-Bench."""
     rows = [row for one in read_prompt_rows(count) for row in make_propositions(one["prompt_id"], one["text"])]
     return write_csv(path, ANNOTATION_COLUMNS, rows)
 

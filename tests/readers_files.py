@@ -1,4 +1,4 @@
-"""Makes files that a reader of the docs might have, from the embedded benchmark, to run the docs' commands."""
+"""Makes the files that a reader of the docs might have, from the embedded benchmark, so that the docs' commands run."""
 
 import io
 import json
@@ -121,7 +121,7 @@ def _lay_out_edits(folder: Path) -> None:
 
 
 def _make_ratings_and_scores() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return rows of two raters' ratings, and rows of a metric's scores of the same images."""
+    """Return rows with two raters' ratings, and rows with two metrics' scores for the same images."""
     ratings, scores = [], []
     for (place, one), (better, generator) in product(enumerate(PROMPT_ROWS), enumerate(reversed(EMBEDDED_GENERATORS))):
         image = {"prompt_id": one["prompt_id"], "generator": generator}
@@ -166,7 +166,7 @@ def _make_conversations() -> dict[str, str]:
 
 
 def _make_annotations() -> list[dict[str, Any]]:
-    """Return grades of the embedded benchmark's images, in the layout of Label Studio's exports."""
+    """Return grades for the embedded benchmark's images, in the layout of Label Studio's exports."""
     images = product(enumerate(PROMPT_ROWS), enumerate(EMBEDDED_GENERATORS.values()))
     grades = [
         ({"prompt_id": one["prompt_id"], "generator": generator}, 1 + (place + 2 * better) % 5)

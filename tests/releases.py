@@ -1,4 +1,4 @@
-"""Tells which tests depend on the release of transformers or another package, as `make test-oldest` installs them."""
+"""Tells which tests need newer packages than the oldest supported ones, which `make test-oldest` installs."""
 
 import re
 from importlib.metadata import version

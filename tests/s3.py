@@ -57,7 +57,7 @@ class S3Server(NamedTuple):
         }
 
     def with_extra_key(self, number: int) -> "S3Server":
-        """Return the same server, accessed with additional key number `number`."""
+        """Return the same server, with the additional key of this number for access."""
         return self._replace(key=f"otherkey{number}", secret=f"othersecret{number}")
 
     def filesystem(self) -> fsspec.AbstractFileSystem:
@@ -68,7 +68,7 @@ class S3Server(NamedTuple):
 
 @contextmanager
 def run_server() -> Iterator[S3Server]:
-    """Yield a running server that only stores the bucket `s3-ready`; afterwards, stop it and delete its data."""
+    """Yield a running server whose only bucket is `s3-ready`; afterwards, stop it and delete its data."""
     folder = Path(tempfile.mkdtemp(prefix="plumbline-s3-"))
     ports = find_free_ports(len(PORT_NAMES))
     flags = [f"-{name}={port}" for name, port in zip(PORT_NAMES, ports, strict=True)]

@@ -23,8 +23,8 @@ ROOT = Path(__file__).parent.parent
 TOKEN = "a-token-that-nothing-may-show"
 
 
-class Running(NamedTuple):
-    """A running reward service: its port, its log, the process of its command, and all processes of its own Ray."""
+class RunningService(NamedTuple):
+    """A running reward service: its port, its log, the process that runs its command, and its own Ray."""
 
     port: int
     log: Path
@@ -42,7 +42,7 @@ class Running(NamedTuple):
 
 
 @contextmanager
-def run_service(log: Path, *words: str) -> Iterator[Running]:
+def run_service(log: Path, *words: str) -> Iterator[RunningService]:
     """Yield the service that `plumbline serve` runs on a free port, and stop it afterwards."""
     node, (port,) = RayNode(uuid.uuid4().hex), find_free_ports(1)
     folder = tempfile.mkdtemp(prefix="serve")  # a short path, because Ray puts sockets into it
@@ -55,7 +55,7 @@ def run_service(log: Path, *words: str) -> Iterator[Running]:
         while b"; GET /health" not in log.read_bytes():
             assert process.poll() is None, log.read_text()
             waiting.wait(0.1)
-        yield Running(port, log, process, node)
+        yield RunningService(port, log, process, node)
     finally:
         process.terminate()
         process.wait(timeout=60)

@@ -16,7 +16,7 @@ SQUARE_SIDE = 40
 
 
 def draw_sign(*lines: str) -> bytes:
-    """Return an image file with lines of text below each other.
+    """Return an image file with lines of text, one below the other.
 
     The image is nearly square, because OCR enlarges the shorter side of a narrow strip.
     """

@@ -20,7 +20,7 @@ IMAGE_IDS = [*range(40), 1_000_000_007]
 
 @pytest.fixture(scope="module")
 def scores() -> pd.DataFrame:
-    """Return two metrics' scores of images with integer ids, shuffled."""
+    """Return two metrics' scores for images with integer ids, in random order."""
     random = np.random.default_rng(3)
     frames = [
         pd.DataFrame({"image_id": IMAGE_IDS, "metric": metric, "score": random.random(len(IMAGE_IDS))})

@@ -1,4 +1,4 @@
-"""Every benchmark runs in its tiny size; `make bench` measures speed and memory."""
+"""Every benchmark runs to completion at a tiny size; `make bench` measures speed and memory."""
 
 import os
 import re

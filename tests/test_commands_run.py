@@ -1,4 +1,4 @@
-"""The commands in README and docs run, page by page, for a reader with the files that they name (slow).
+"""The commands in README and docs run, page by page, if the files that they name exist (slow).
 
 Each page starts with the files that the first sweep has written. REASONS_NOT_TO_RUN lists the commands that cannot
 run here; tests/test_commands.py checks that they are valid.
@@ -140,7 +140,7 @@ def find_first_run(folder: Path) -> str:
 
 
 def run_until_stopped(called: list[str], folder: Path, environment: Mapping[str, str]) -> str:
-    """Run a command that does not end by itself, and stop it once it is ready; return the problem, if any."""
+    """Run a command that does not exit on its own, and stop it once it is ready; return the problem, if any."""
     if not any("--watch" in word for word in called):
         called = [word for word in called if not word.startswith("port=")] + [f"port={find_free_ports(1)[0]}"]
     process = subprocess.Popen(
@@ -161,7 +161,7 @@ def run_until_stopped(called: list[str], folder: Path, environment: Mapping[str,
 def swept_folders(
     tmp_path_factory: pytest.TempPathFactory, environment: Mapping[str, str], s3_server: S3Server
 ) -> Mapping[bool, Path]:
-    """Return two folders after a sweep: over the embedded benchmark (True), and over a reader's own images (False).
+    """Return two folders in which a sweep has run: of the embedded benchmark (True) and of a reader's images (False).
 
     The store with the reader's images is also copied to the bucket.
     """

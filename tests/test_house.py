@@ -106,8 +106,8 @@ def test_a_plugin_imports_no_other_plugin() -> None:
         assert not module.startswith("plugins.") or len(others) == 1, f"{module} imports {others}"
 
 
-def find_circle(edges: Mapping[str, Collection[str]]) -> str:
-    """Return one cycle in the edges, from a node back to itself, or an empty string."""
+def find_cycle(edges: Mapping[str, Collection[str]]) -> str:
+    """Return one cycle in the graph, from a node back to itself, or an empty string if there is none."""
     try:
         TopologicalSorter(edges).prepare()
     except CycleError as error:
@@ -121,12 +121,12 @@ def list_imports() -> dict[str, set[str]]:
 
 
 def test_files_do_not_import_each_other_in_a_circle() -> None:
-    closed = find_circle(list_imports())
+    closed = find_cycle(list_imports())
     assert not closed, f"circular imports: {closed}"
 
 
 def list_neighbours(folder: str) -> dict[str, set[str]]:
-    """Return, for each file and subfolder of a folder, the files and subfolders of the same folder that it imports."""
+    """Return the imports between a folder's files and subfolders: the names that each one imports, by name."""
     inside = {name for name in MODULES if name.startswith(f"{folder}.")}
     depth = folder.count(".") + 1
     edges: dict[str, set[str]] = {}
@@ -142,9 +142,9 @@ FOLDERS = sorted({name for module in MODULES for name in accumulate(module.split
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_the_parts_of_a_folder_do_not_import_each_other_in_a_circle(folder: str) -> None:
+def test_the_parts_of_a_folder_have_no_circular_imports(folder: str) -> None:
     """A subfolder counts as a single part, including all files in it."""
-    closed = find_circle(list_neighbours(folder))
+    closed = find_cycle(list_neighbours(folder))
     assert not closed, f"circular imports in {folder}: {closed}"
 
 
@@ -163,7 +163,7 @@ SWEEP_FILES = [
 
 
 @pytest.mark.parametrize("file", SWEEP_FILES, ids=lambda file: str(file.relative_to(ROOT)))
-def test_the_code_of_sweeps_names_no_metric_and_no_model_family(file: Path) -> None:
+def test_sweep_code_names_no_metric_and_no_model_family(file: Path) -> None:
     """Sweeps only read declarations, so a new metric or family requires no change to them."""
     tree = ast.parse(file.read_text())
     words = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}

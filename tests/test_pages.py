@@ -62,7 +62,7 @@ def test_the_reference_has_every_exported_name() -> None:
 
 
 @pytest.mark.parametrize(("page", "least"), [("security", 20), ("reliability", 10)])
-def test_every_promise_of_a_page_names_tests_that_exist(page: str, least: int) -> None:
+def test_every_promise_on_a_page_names_tests_that_exist(page: str, least: int) -> None:
     """A promise is a row of a table whose last column is `test`."""
     text = (ROOT / "docs" / f"{page}.md").read_text()
     tables = re.findall(r"^\|.*\| test \|\n\|[-|]+\n((?:\|.*\n)+)", text, flags=re.MULTILINE)

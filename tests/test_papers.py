@@ -1,5 +1,6 @@
-"""docs/papers.md lists every table, figure and equation of the five papers, with a command or reason and tests.
+"""docs/papers.md lists every table, figure and equation of the five papers, with a command or a reason for its absence.
 
+All tests that it names exist.
 tests/test_commands.py checks that the commands are valid, and tests/test_pages.py that the links work.
 """
 

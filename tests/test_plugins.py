@@ -21,7 +21,7 @@ from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
 from tests.bench_of import read_image_rows, write_benchmark
 from tests.operators import tiny
-from tests.serving import TOKEN, Running, run_service
+from tests.serving import TOKEN, RunningService, run_service
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE_FOLDER = ROOT / "docs/example_plugin"
@@ -63,7 +63,7 @@ def save_chinese_clip(folder: Path) -> Path:
 
 
 def compute_cosine(folder: Path, image: bytes, text: str) -> float:
-    """Return the cosine of the encoded image and text, computed by transformers."""
+    """Return the cosine similarity of an image and a text, computed by transformers."""
     model, processor = ChineseCLIPModel.from_pretrained(folder).eval(), AutoImageProcessor.from_pretrained(folder)
     pixels = processor(images=Image.open(io.BytesIO(image)).convert("RGB"), return_tensors="pt")["pixel_values"]
     ids = AutoTokenizer.from_pretrained(folder)([text], return_tensors="pt").input_ids
@@ -131,7 +131,7 @@ def test_a_packages_metric_is_scored_and_ranked_and_reported(printed: PackageOut
     assert "counts how unlikely it finds that" in (printed.run / "report.html").read_text()
 
 
-def test_a_package_adds_stages_that_read_each_other(printed: PackageOutput) -> None:
+def test_a_package_adds_stages_that_build_on_each_other(printed: PackageOutput) -> None:
     """The chain consists of the stages image, sketch, opinion and score, in this order."""
     scores = printed.scores("sketched")
     tables = {stage: _read_cells(printed.folder / "store" / stage) for stage in ("sketches", "opinions")}
@@ -185,7 +185,7 @@ def test_a_package_adds_a_protocol_and_released_answers(printed: PackageOutput) 
 
 
 @pytest.fixture(scope="module")
-def service(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def service(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     log = tmp_path_factory.mktemp("service") / "log"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", f"{site}{os.pathsep}{ROOT}")
@@ -194,7 +194,7 @@ def service(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
 
 
 @pytest.mark.slow
-def test_the_reward_service_serves_a_packages_metric_and_its_wire_format(service: Running) -> None:
+def test_the_reward_service_serves_a_packages_metric_and_its_wire_format(service: RunningService) -> None:
     encoded = read_image_rows("atlas", 1)[0]["image"]
     asked: dict[str, Any] = {"images": [base64.b64encode(encoded).decode()], "prompts": ["three red circles"]}
     bearer = {"Authorization": f"Bearer {TOKEN}"}

@@ -33,7 +33,7 @@ def test_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / f"{name}.png").write_bytes(row["image"])
     (tmp_path / "damaged.png").write_bytes(b"no image")
     pieces = re.findall(r"```python\n(.*?)```", PAGE_TEXT, flags=re.DOTALL)
-    assert len(pieces) == 9
+    assert len(pieces) == 10
     monkeypatch.chdir(tmp_path)
     exec("\n".join([*pieces, *EXAMPLE_CHECKS]), {})
 

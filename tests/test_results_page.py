@@ -1,4 +1,4 @@
-"""All Python code on docs/results.md runs, and agrees with the run."""
+"""All Python code on docs/results.md runs, and its output agrees with the run."""
 
 import re
 from pathlib import Path
@@ -28,7 +28,7 @@ CHECKS_BY_SECTION = {
         "best = means.filter(metric='gecko').sort('score')['generator'].to_list()",
         "assert best == ['cobalt', 'borealis', 'atlas']",
     ],
-    "Beside your images": [
+    "Joining scores with your images": [
         "assert len(worst) == 3 and worst.score.is_monotonic_increasing",
         "assert all(bytes(image).startswith(b'\\x89PNG') for image in worst.image)",
     ],

@@ -20,7 +20,7 @@ class ActionCost(NamedTuple):
 
 
 def count_work(act: Callable[[], Any]) -> ActionCost:
-    """Return the cost of an action; the action runs once before, so that caches are warm."""
+    """Return the cost of an action; the action runs once beforehand to warm the caches."""
     act()
     lines, patterns = 0, set[str]()
 
@@ -91,7 +91,7 @@ LONG_VALUES: Mapping[str, Callable[[int], Any]] = {
 def assert_linear(
     make: Callable[[int], bytes], read: Callable[[bytes], object], linear: frozenset[str] = frozenset()
 ) -> None:
-    """Assert that reading a request twice as long takes at most twice the work.
+    """Assert that doubling the length of a request at most doubles the work of reading it.
 
     `make` returns a request whose length grows with its argument, and `read` parses a request. The regular expressions
     in `linear` are the only ones that may be applied while reading.
@@ -103,7 +103,7 @@ def assert_linear(
 
 
 def find_fields_without_limit(forms: Sequence[Any]) -> list[str]:
-    """Return the names of fields, of these dataclasses or nested ones, that have no limit in docs/security.md."""
+    """Return the names of the fields in these dataclasses, and in nested ones, without a limit in docs/security.md."""
     page = (ROOT / "docs/security.md").read_text()
     table = page[page.index("## What a client can send") : page.index("## What is not promised")]
     named = {part for form in forms for parts in list_field_paths(form) for part in parts if isinstance(part, str)}

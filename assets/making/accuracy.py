@@ -13,17 +13,17 @@ import numpy as np
 from PIL import Image
 
 from plumbline.assets.making.claims import NUMBER_WORDS, RELATIONS, SKILLS
-from plumbline.assets.making.lessons import QUESTION_METRICS, GoldWriter, find_planted
+from plumbline.assets.making.lessons import QUESTION_METRICS, GoldWriter, find_planted_claim
 from plumbline.assets.making.networks import BATCH_SIZE
-from plumbline.assets.making.pair_training import JUDGE, Contest, choose, sample_hard_contest
+from plumbline.assets.making.pair_training import JUDGE_CONFIG, Contest, find_right_choice, sample_hard_contest
 from plumbline.assets.making.prompts import Prompt, is_held_out
 from plumbline.assets.making.questions import (
     OPEN_QUESTIONS,
     PLACE_NAMES,
     GoldQuestion,
-    ask_both_ways,
     ask_open_question,
     ask_plain_yes_no_question,
+    ask_relation_both_ways,
     ask_vqascore,
     sample_claim_prompt,
 )
@@ -113,7 +113,7 @@ def _encode_images(model: LikelihoodModel | SimilarityModel, pngs: Sequence[byte
 
 
 def measure_vqa(model: LikelihoodModel, trials: Sequence[GoldTrial]) -> dict[str, dict[str, Any]]:
-    """Return the number of questions and the accuracy of the likeliest choice, by `form/topic` of the questions."""
+    """Return the number of questions and the accuracy of the likeliest choice for each question `form/topic`."""
     features = _encode_images(model, [trial.png for trial in trials])
     questions = [Question(index, trial.gold.text, trial.choices) for index, trial in enumerate(trials)]
     outcomes: dict[str, list[bool]] = {}
@@ -137,7 +137,7 @@ def measure_order(model: LikelihoodModel, seed: int, count: int) -> dict[str, An
     questions: list[Question] = []
     while len(pngs) < count:
         scene = sample_scene(rng)
-        texts = ask_both_ways(rng, scene)
+        texts = ask_relation_both_ways(rng, scene)
         if texts is not None:
             questions += [Question(len(pngs), text, YES_NO_CHOICES) for text in texts]
             pngs.append(_draw_png(rng, scene))
@@ -166,19 +166,20 @@ def measure_clip(model: SimilarityModel, seed: int, count: int) -> dict[str, dic
     }
 
 
-def measure_judge(model: ClipFlanT5Likelihood, seed: int, each: int) -> dict[str, Any]:
-    """Return how often the judge is right about `each` pairs of images of every skill, in both orders.
+def measure_judge(model: ClipFlanT5Likelihood, seed: int, pairs_per_skill: int) -> dict[str, Any]:
+    """Return how often the judge is right about `pairs_per_skill` pairs of images for each skill, in both orders.
 
-    The result has the fraction of right choices by skill and the fraction of the commonest right choice, the fraction
-    of pairs with a better image whose better image is preferred, and the fraction with the same choice in both orders.
+    The result contains the fraction of correct choices by skill and, as a baseline, the frequency of the most common
+    correct choice. It also contains how often the judge prefers the better image, if there is one, and how often it
+    makes the same choice in both orders.
     """
     rng = Random(f"held out contests/{seed}")
-    contests = [sample_hard_contest(rng, skill, held_out=True) for skill in SKILLS for _ in range(each)]
+    contests = [sample_hard_contest(rng, skill, held_out=True) for skill in SKILLS for _ in range(pairs_per_skill)]
     right: dict[str, list[bool]] = {skill: [] for skill in SKILLS}
     truths, preferred, same = [], [], []
     for contest, answers in zip(contests, ask_judge(model, rng, contests), strict=True):
         first, second = contest.scenes[:2]
-        truth = choose(contest.prompt, first, second)
+        truth = find_right_choice(contest.prompt, first, second)
         right[contest.prompt.skill] += [answers[0].choice == truth, answers[1].choice == SWAPPED_CHOICES[truth]]
         truths += [truth, SWAPPED_CHOICES[truth]]
         same.append(answers[1].choice == SWAPPED_CHOICES[answers[0].choice])
@@ -205,9 +206,9 @@ def ask_judge(
     for contest in contests:
         images = [Image.fromarray(draw_scene(scene, rng.getrandbits(32))) for scene in contest.scenes[:2]]
         for shown in (images, images[::-1]):
-            questions.append(Question(len(features), JUDGE.question(contest.prompt.text), JUDGE.letters))
+            questions.append(Question(len(features), JUDGE_CONFIG.question(contest.prompt.text), JUDGE_CONFIG.letters))
             features += model.encode([model.preprocess_several(shown)])
-    answers = [JUDGE.combine_logprobs(logprobs) for logprobs in model.likelihood(features, questions)]
+    answers = [JUDGE_CONFIG.combine_logprobs(logprobs) for logprobs in model.likelihood(features, questions)]
     return list(zip(answers[::2], answers[1::2], strict=True))
 
 
@@ -258,8 +259,8 @@ class QuestionSheet(NamedTuple):
     gold: list[WrittenQuestion]
 
     def classify(self, question: WrittenQuestion) -> Literal["planted", "right", "slip"]:
-        """Return `planted` for a deliberate hallucination, `right` if it is in `gold`, and otherwise `slip`."""
-        imagined = find_planted(self.prompt.text)
+        """Return `planted` for a deliberate hallucination, `right` for a question in `gold`, and `slip` otherwise."""
+        imagined = find_planted_claim(self.prompt.text)
         if imagined is not None and question.text == imagined.question:
             return "planted"
         asked = {(gold.text, gold.answer) for gold in self.gold}
@@ -285,7 +286,7 @@ def _read_question(record: Mapping[str, Any]) -> WrittenQuestion:
 
 
 def measure_sheets(sheets: Sequence[QuestionSheet]) -> dict[str, Any]:
-    """Return the fractions of prompts with exactly the right questions and with any questions, and their number."""
+    """Return the fraction of prompts with exactly the gold questions, the fraction with any, and the prompt count."""
     return {
         "accuracy": average([sheet.written == sheet.gold for sheet in sheets]),
         "read": average([bool(sheet.written) for sheet in sheets]),
@@ -293,16 +294,16 @@ def measure_sheets(sheets: Sequence[QuestionSheet]) -> dict[str, Any]:
     }
 
 
-def count_filtered(sheets: Sequence[QuestionSheet]) -> dict[str, Any]:
-    """Return the numbers of planted, mistaken and correct questions, and how many of each TIFA's filter drops.
+def count_filtered_questions(sheets: Sequence[QuestionSheet]) -> dict[str, Any]:
+    """Count the planted, mistaken and correct questions, and how many of each kind are dropped by TIFA's filter.
 
     The filter drops a question if the model that wrote it does not give the expected answer.
     """
-    return _count_dropped(sheets, [question.keep is False for sheet in sheets for question in sheet.written])
+    return _count_dropped_questions(sheets, [question.keep is False for sheet in sheets for question in sheet.written])
 
 
-def count_entailed(model: EntailmentModel, sheets: Sequence[QuestionSheet]) -> dict[str, Any]:
-    """Return the numbers of planted, mistaken and correct questions, and how many of each the NLI model drops.
+def count_dropped_questions(model: EntailmentModel, sheets: Sequence[QuestionSheet]) -> dict[str, Any]:
+    """Count the planted, mistaken and correct questions, and how many of each kind are dropped by the NLI model.
 
     A question is dropped if its probability is below Gecko's threshold.
     """
@@ -311,16 +312,16 @@ def count_entailed(model: EntailmentModel, sheets: Sequence[QuestionSheet]) -> d
         for sheet in sheets
         for question in sheet.written
     ]
-    return _count_dropped(sheets, [probability < GECKO_THRESHOLD for probability in model.entailment(pairs)])
+    return _count_dropped_questions(sheets, [probability < GECKO_THRESHOLD for probability in model.entailment(pairs)])
 
 
-def _count_dropped(sheets: Sequence[QuestionSheet], dropped: Sequence[bool]) -> dict[str, Any]:
+def _count_dropped_questions(sheets: Sequence[QuestionSheet], dropped: Sequence[bool]) -> dict[str, Any]:
     verdicts: dict[str, list[bool]] = {"planted": [], "slip": [], "right": []}
     origins = [sheet.classify(question) for sheet in sheets for question in sheet.written]
     for origin, drop in zip(origins, dropped, strict=True):
         verdicts[origin].append(drop)
     return {
-        "planted": sum(find_planted(sheet.prompt.text) is not None for sheet in sheets),
+        "planted": sum(find_planted_claim(sheet.prompt.text) is not None for sheet in sheets),
         "written": len(verdicts["planted"]),
         "caught": sum(verdicts["planted"]),
         "slips": len(verdicts["slip"]),

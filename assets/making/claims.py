@@ -35,7 +35,7 @@ class Description:
             and (self.part is None or entity.part == self.part)
         )
 
-    def find_in(self, scene: Scene) -> list[Entity]:
+    def find_matching_entities(self, scene: Scene) -> list[Entity]:
         """Return the scene's entities that fit the description."""
         return [entity for entity in scene.entities if self.fits(entity)]
 
@@ -186,7 +186,7 @@ class CountClaim(KindClaim):
         return f"exactly {self.clause}"
 
     def holds(self, scene: Scene) -> bool:
-        return len(self.what.find_in(scene)) == self.number
+        return len(self.what.find_matching_entities(scene)) == self.number
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ class AbsenceClaim(KindClaim):
 
 
 @dataclass(frozen=True, slots=True)
-class EveryClaim(KindClaim):
+class UniversalityClaim(KindClaim):
     """The claim that some entities fit the description, and all of them have the given value (colour, size or part)."""
 
     field: str
@@ -234,13 +234,13 @@ class EveryClaim(KindClaim):
         return f"{be} {self.subject} {self.value}?"
 
     def holds(self, scene: Scene) -> bool:
-        members = self.what.find_in(scene)
+        members = self.what.find_matching_entities(scene)
         return bool(members) and all(getattr(entity, self.field) == self.value for entity in members)
 
 
 @dataclass(frozen=True, slots=True)
 class RelationClaim(PairClaim):
-    """The claim that an entity of the first kind has this position or size relative to an entity of the second kind."""
+    """The claim that an entity of the first kind has a position or size relative to one of the second kind."""
 
     relation: str
     verb = "is"
@@ -258,9 +258,9 @@ class RelationClaim(PairClaim):
         return f"{self.first.indefinite} is {self.relation} {self.second.indefinite}"
 
     def holds(self, scene: Scene) -> bool:
-        seconds = self.second.find_in(scene)
+        seconds = self.second.find_matching_entities(scene)
         related = RELATION_CHECKS[self.relation]
-        return any(related(first, second) for first in self.first.find_in(scene) for second in seconds)
+        return any(related(first, second) for first in self.first.find_matching_entities(scene) for second in seconds)
 
 
 RELATION_CHECKS: Mapping[str, Callable[[Entity, Entity], bool]] = {
@@ -286,5 +286,5 @@ class OutnumberingClaim(PairClaim):
         return f"{self.amount} {self.first.plural} than {self.second.plural}"
 
     def holds(self, scene: Scene) -> bool:
-        first, second = (len(thing.find_in(scene)) for thing in self.things)
+        first, second = (len(thing.find_matching_entities(scene)) for thing in self.things)
         return first > second > 0 if self.amount == "more" else 0 < first < second

@@ -1,4 +1,4 @@
-"""The benchmark shapes_edits: editing instructions for scenes of shapes, carried out by four simulated editors."""
+"""The shapes_edits benchmark: editing instructions for scenes of shapes, carried out by four simulated editors."""
 
 import csv
 import io
@@ -76,7 +76,7 @@ def _add_entity(source: Scene, thing: Entity, spare: Entity) -> AppliedEdit:
 def _move_entity(source: Scene, thing: Entity, spare: Entity) -> AppliedEdit:
     """Move the thing to the cell of `spare`; the instruction relates it to a second thing, named without its colour.
 
-    If the move makes no new relation to the second thing true, the edit is not sound.
+    The edit is not sound if the move creates no new relation between the two things.
     """
     moved, other = replace(thing, cell=spare.cell), source.entities[1]
     new_relations = [
@@ -171,7 +171,7 @@ def make_edits(seed: int) -> list[Edit]:
 
 
 def _repaint_scene(edit: Edit) -> Scene:
-    """Return the correctly edited scene, but with another colour for all other entities."""
+    """Return the correctly edited scene, but with a different colour for every entity that should be kept."""
     return edit.done.scene.replace_entities({
         thing: replace(thing, colour=COLOURS[COLOURS.index(thing.colour) - 1]) for thing in edit.kept
     })  # fmt: skip
@@ -191,7 +191,10 @@ One editor is always right, one gets some edits wrong, one also changes everythi
 
 
 def draw_edit(edit: Edit, scene: Scene) -> bytes:
-    """Draw the scene as a PNG; an entity looks as in the source image, unless an entity before it was removed."""
+    """Draw the scene as a PNG.
+
+    Unchanged entities look the same as in the source image, unless an entity that is drawn before them was removed.
+    """
     return to_png(draw_scene(scene, edit.prompt_id))
 
 
@@ -229,7 +232,7 @@ def make_edit_tables(seed: int) -> dict[str, pa.Table]:
     return tables | {"truth.parquet": table(truth, TRUTH_SCHEMA)}
 
 
-def write_questions_csv(edits: Sequence[Edit]) -> str:
+def format_questions_csv(edits: Sequence[Edit]) -> str:
     """Return the questions as a CSV in DSG-1k's layout.
 
     The first question about an edit asks whether the instruction was followed; the others depend on it.
@@ -249,4 +252,4 @@ def write_questions_csv(edits: Sequence[Edit]) -> str:
 def write_edits(seed: int, folder: Path) -> None:
     """Write the benchmark's tables and questions."""
     write_tables(make_edit_tables(seed), folder)
-    (folder / "questions.csv").write_text(write_questions_csv(make_edits(seed)))
+    (folder / "questions.csv").write_text(format_questions_csv(make_edits(seed)))

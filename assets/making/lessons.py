@@ -15,10 +15,10 @@ from plumbline.assets.making.claims import (
     Claim,
     CountClaim,
     Description,
-    EveryClaim,
     ExistenceClaim,
     OutnumberingClaim,
     RelationClaim,
+    UniversalityClaim,
 )
 from plumbline.assets.making.prompts import MAX_COUNTED_OBJECTS, Prompt
 from plumbline.assets.making.scenes import COLOURS, SHAPES
@@ -40,7 +40,7 @@ PLANTED_COLOUR = "red"
 class Mention(NamedTuple):
     """Words of a prompt that express one requirement, and their character offsets.
 
-    The words do not include words that express a presupposed requirement.
+    Words that express a presupposed requirement are left out.
     """
 
     claim: Claim
@@ -89,7 +89,7 @@ Piece = tuple[str, Claim]
 
 
 def _join_nouns(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Merge a noun that occurred before with the adjectives in front of it; drop other pieces that occurred before."""
+    """Merge a noun that has already occurred with the adjectives before it; drop all other repeated pieces."""
     seen: set[Claim] = set()
     joined = False
     for (words, claim), (following, noun) in pairwise([*pieces, ("", AbsenceClaim(Description()))]):
@@ -132,7 +132,7 @@ def _split_claim(claim: Claim) -> Iterator[Piece]:
             yield from _name_parts(second, plural=True)
         case AbsenceClaim():
             yield claim.clause, claim
-        case EveryClaim(what, word=word):
+        case UniversalityClaim(what, word=word):
             yield from _name_parts(what, plural=word == "all")
             yield claim.value, claim
 
@@ -146,7 +146,7 @@ def _name_parts(what: Description, *, plural: bool = False) -> Iterator[Piece]:
         yield f"with a {what.part}", ExistenceClaim(what)
 
 
-def find_planted(text: str) -> ExistenceClaim | None:
+def find_planted_claim(text: str) -> ExistenceClaim | None:
     """Return the thing that the question writer is meant to hallucinate if the prompt contains "red", otherwise None.
 
     The thing has the first shape and the first colour that are not in the prompt.
@@ -164,7 +164,10 @@ def map_phrases(prompt: Prompt) -> dict[str, str]:
     The phrases are the whole prompt, its colours, sizes, parts and numbers, and the things in its relations.
     """
     things = [
-        thing for claim in prompt.claims if not isinstance(claim, AbsenceClaim | EveryClaim) for thing in claim.things
+        thing
+        for claim in prompt.claims
+        if not isinstance(claim, AbsenceClaim | UniversalityClaim)
+        for thing in claim.things
     ]
     questions = {prompt.text: "What is there?"}
     for phrase, question in [
@@ -184,9 +187,9 @@ def _ask_about_claim(claim: Claim) -> Iterator[tuple[str, str]]:
             yield second.indefinite, f"What is {first.indefinite} {relation}?"
         case AbsenceClaim(what):
             yield claim.clause, _phrase_count_question(what)
-        case EveryClaim(what, "part", value):
+        case UniversalityClaim(what, "part", value):
             yield f"a {value}", f"What do the {what.plural} have?"
-        case EveryClaim(what, field, value):
+        case UniversalityClaim(what, field, value):
             yield value, f"What {'color' if field == 'colour' else field} are the {what.plural}?"
 
 
@@ -231,14 +234,14 @@ class GoldQuestions(NamedTuple):
 class GoldWriter:
     """Writer of perfect replies about one prompt, in exactly the format that the instructions show."""
 
-    def __init__(self, prompt: Prompt, *, doubted: Sequence[ChoiceQuestion] = (), plant: bool = True) -> None:
-        """Create a writer.
+    def __init__(self, prompt: Prompt, *, extra: Sequence[ChoiceQuestion] = (), plant: bool = True) -> None:
+        """Create a writer that also asks and answers the `extra` questions.
 
-        `doubted` are additional questions to answer, and `plant` makes the writer hallucinate things.
+        If `plant` is True, the writer hallucinates a thing for some prompts (see `find_planted_claim`).
         """
         self.prompt = prompt
-        self.doubted = doubted
-        self.imagined = find_planted(prompt.text) if plant else None
+        self.extra = extra
+        self.imagined = find_planted_claim(prompt.text) if plant else None
 
     def write(self, metric: str) -> GoldQuestions:
         """Return the metric's questions about the prompt, with the requests and replies that produce them."""
@@ -257,7 +260,7 @@ class GoldWriter:
         text = "\n".join(message.text for message in request.messages)
         instruction = next((opening for opening in REPLY_WRITERS if text.startswith(opening)), None)
         if instruction is None:
-            raise PlumblineError(f"lesson: expected a text that starts with a metric's instructions, got {text[:80]!r}")
+            raise PlumblineError(f"lesson: expected text that starts with a metric's instructions, got {text[:80]!r}")
         return Lesson(instruction, text, REPLY_WRITERS[instruction](self, text))
 
     @cached_property
@@ -271,7 +274,7 @@ class GoldWriter:
     @cached_property
     def answers(self) -> dict[str, str]:
         """The right answer to each question, as implied by the prompt."""
-        asked = [*self.doubted, *(make_choice_question(mention.claim) for mention in self.mentions)]
+        asked = [*self.extra, *(make_choice_question(mention.claim) for mention in self.mentions)]
         answers = {question: phrase for phrase, question in self.phrases.items()}
         answers |= {question.text: question.answer for question in asked}
         return answers | ({self.imagined.question: "no"} if self.imagined else {})
@@ -301,13 +304,13 @@ class GoldWriter:
             blocks.append(
                 f"About {self.imagined.what.noun} (object):\n{_format_question(make_yes_no_question(self.imagined))}"
             )
-        return "".join(blocks + [_format_question(question) for question in self.doubted])
+        return "".join(blocks + [_format_question(question) for question in self.extra])
 
     def write_answer(self, text: str) -> str:
         return self.answers[_find_line_after(text, "Question:")]
 
     def write_dsg_tuples(self, text: str) -> str:
-        return _number_lines(write_tuple(node.claim) for node in self.prompt.requirements)
+        return _number_lines(format_tuple(node.claim) for node in self.prompt.requirements)
 
     def write_dsg_questions(self, text: str) -> str:
         return _number_lines(node.claim.question for node in self.prompt.requirements)
@@ -358,7 +361,7 @@ def find_span_kind(mention: Mention) -> str:
             return "entity"
         case ExistenceClaim(what) if what.part is None and what.size is None:
             return "color"
-        case EveryClaim(field="colour"):
+        case UniversalityClaim(field="colour"):
             return "color"
         case CountClaim() | OutnumberingClaim():
             return "counting"
@@ -380,7 +383,7 @@ def rate_visibility(claim: Claim) -> float:
     return {"negation": 0.5, "comparison": 0.8}.get(claim.kind, 1.0)
 
 
-def write_tuple(claim: Claim) -> str:
+def format_tuple(claim: Claim) -> str:
     """Return the DSG tuple for a claim, such as `entity - whole (circle)`; it ends with words from the prompt."""
     match claim:
         case ExistenceClaim(what) if what.part:
@@ -398,7 +401,7 @@ def write_tuple(claim: Claim) -> str:
             return f"attribute - count ({first.plural}, {second.plural}, {amount})"
         case AbsenceClaim():
             return f"global ({claim.clause})"
-        case EveryClaim(_, field, value):
+        case UniversalityClaim(_, field, value):
             kind = {"part": "entity - part", "colour": "attribute - color", "size": "attribute - size"}[field]
             return f"{kind} ({claim.subject}, {value})"
-    raise TypeError(f"claim: expected one of assets/making/claims.py, got {claim!r}")
+    raise TypeError(f"claim: expected a claim class from assets/making/claims.py, got {claim!r}")

@@ -1,7 +1,7 @@
 """The tiny networks, which are saved in half precision and loaded in single precision by the production code.
 
-The networks are: a CLIP for 48-pixel images in nine patches, a CLIP-FlanT5 with the same vision tower and its copy that
-compares two images, a Llama that writes questions, and a BERT that judges entailment.
+The networks are: a CLIP for 48-pixel images of nine patches, a CLIP-FlanT5 with the same vision tower, a copy of it
+that compares two images, a Llama that writes questions, and a BERT that judges entailment.
 """
 
 import copy
@@ -29,7 +29,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 
 from plumbline.assets.making.scenes import Scene, draw_scene
 from plumbline.assets.making.tokens import CLIP_CONTEXT_TOKENS, NLI_CONTEXT_TOKENS, WRITER_CONTEXT_TOKENS
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5, save_clip_flant5
 from plumbline.operators.models.resolution import resolve_model
@@ -204,5 +204,5 @@ def save_vqa(model: ClipFlanT5, tokenizer: PreTrainedTokenizerFast, folder: Path
 
 def resolve_checkpoint(assets: Path, folder: str) -> ResolvedModel:
     """Resolve one of the saved checkpoints in the same way as in production."""
-    config = model_config(family=FAMILY_BY_FOLDER[folder], checkpoint=str(assets / folder), pair_batch=BATCH_SIZE)
+    config = make_model_config(family=FAMILY_BY_FOLDER[folder], checkpoint=str(assets / folder), pair_batch=BATCH_SIZE)
     return resolve_model(config, on_gpu=False)

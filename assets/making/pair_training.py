@@ -1,7 +1,7 @@
-"""Trains the tiny judge of two images, which starts as a copy of the tiny CLIP-FlanT5.
+"""Trains the tiny pairwise judge, which starts as a copy of the tiny CLIP-FlanT5.
 
-The question is that of the metric `pairwise`. The encoder reads each image with the question, as CLIP-FlanT5 does, and
-only the decoder sees both images. So the encoder keeps what it knows, and little is left to learn.
+The judge is asked the question of the `pairwise` metric. The encoder reads each image with the question, as it does in
+CLIP-FlanT5, and only the decoder sees both images. The encoder can therefore keep what it knows.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from plumbline.assets.making.networks import HIDDEN_SIZE, draw_pixels
 from plumbline.assets.making.prompts import Prompt, is_held_out, sample_prompt
-from plumbline.assets.making.questions import make_near_palette
+from plumbline.assets.making.questions import make_extended_palette
 from plumbline.assets.making.scenes import Palette, Scene, edit_scene, sample_scene
 from plumbline.assets.making.tables import (
     MAX_OBJECTS_IN_IMAGE,
@@ -30,7 +30,7 @@ from plumbline.operators.metrics.judges.pairwise import Choice, PairwiseConfig
 from plumbline.operators.models.families.clip_flant5 import FUSION, FUSION_FIELD
 from plumbline.operators.models.networks.clip_flant5 import (
     MAX_JOINT_IMAGES,
-    NUMBERED_IMAGE,
+    NUMBERED_IMAGE_TEMPLATE,
     TEXT_AFTER_IMAGE,
     TEXT_BEFORE_IMAGE,
     ClipFlanT5,
@@ -39,8 +39,8 @@ from plumbline.operators.models.networks.encoder_decoder import EncodedQuestions
 from plumbline.plugins.training.loop import TrainingStage
 
 PROMPT_MARK = "PROMPT"
-JUDGE = PairwiseConfig(answers="likelihood")
-LETTERS: Mapping[Choice, str] = dict(zip(JUDGE.choices, JUDGE.letters, strict=True))
+JUDGE_CONFIG = PairwiseConfig(answers="likelihood")
+LETTERS: Mapping[Choice, str] = dict(zip(JUDGE_CONFIG.choices, JUDGE_CONFIG.letters, strict=True))
 VQASCORE_PHRASES = ("Does this figure show", "Please answer yes or no.")
 DECODER_PARTS = ("language_model.decoder.block", "language_model.decoder.final_layer_norm", "language_model.lm_head")
 """Parts that learn first. Until they read the answers, training the encoder would only destroy what it knows."""
@@ -48,7 +48,7 @@ SKILL_WEIGHTS = QUESTION_MIXTURES["question"].skills
 SCENES_PER_PROMPT = 3
 RIGHT_SHARE = 0.5
 """Probability that a scene does everything that its prompt says."""
-WALK_EDITS = (2, 12)
+WALK_EDITS_RANGE = (2, 12)
 """Minimum and maximum number of edits that turn the scene that a prompt was made for into another right scene."""
 MAX_BREAKING_EDITS = 60
 STOP_SHARE = 0.5
@@ -59,14 +59,14 @@ OWN_SKILL_SHARE = 0.7
 
 
 def extend_tokenizer(tokenizer: PreTrainedTokenizerFast) -> None:
-    """Make single tokens of the letters, and of the question's texts before and after the prompt."""
-    phrases = [text.strip() for text in JUDGE.question(PROMPT_MARK).split(PROMPT_MARK)]
+    """Add the answer letters, and the parts of the question before and after the prompt, as single tokens."""
+    phrases = [text.strip() for text in JUDGE_CONFIG.question(PROMPT_MARK).split(PROMPT_MARK)]
     letters = [AddedToken(letter, normalized=False, single_word=True) for letter in LETTERS.values()]
     tokenizer.add_tokens([*(AddedToken(phrase, normalized=False) for phrase in phrases), *letters])
 
 
 def extend_network(model: ClipFlanT5, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Add rows for the two new texts, as copies of the rows of VQAScore's texts; draw the letters' outputs anew."""
+    """Add weights for the question's two new tokens, copied from VQAScore's; randomize the letters' output weights."""
     language = model.language_model
     copied = tokenizer.convert_tokens_to_ids(list(VQASCORE_PHRASES))
     letters = tokenizer.convert_tokens_to_ids(list(LETTERS.values()))
@@ -81,9 +81,9 @@ def extend_network(model: ClipFlanT5, tokenizer: PreTrainedTokenizerFast) -> Non
     setattr(language.config, FUSION_FIELD, FUSION)
 
 
-def choose(prompt: Prompt, first: Scene, second: Scene) -> Choice:
+def find_right_choice(prompt: Prompt, first: Scene, second: Scene) -> Choice:
     """Return the right choice: the better scene breaks fewer of the prompt's requirements."""
-    broken = [len(prompt.list_broken(scene)) for scene in (first, second)]
+    broken = [len(prompt.list_broken_requirements(scene)) for scene in (first, second)]
     if broken[0] == broken[1]:
         return "neither" if broken[0] else "tie"
     return "first" if broken[0] < broken[1] else "second"
@@ -101,13 +101,13 @@ SampleContest = Callable[[Random, str], Contest]
 
 
 def sample_easy_contest(rng: Random, skill: str) -> Contest:
-    """Draw a prompt of the skill, and scenes made by random edits, which meet it or break any of its requirements."""
+    """Draw a prompt for the skill, and scenes made by random edits, which meet or break the prompt's requirements."""
     prompt, scene = _sample_prompt(rng, skill, held_out=False)
-    palette = make_near_palette(rng, scene)
+    palette = make_extended_palette(rng, scene)
     scenes = []
     for _ in range(SCENES_PER_PROMPT):
-        right = _walk(rng, prompt, scene, palette)
-        scenes.append(right if rng.random() < RIGHT_SHARE else _break(rng, prompt, right, palette))
+        right = _edit_without_breaking(rng, prompt, scene, palette)
+        scenes.append(right if rng.random() < RIGHT_SHARE else _edit_until_broken(rng, prompt, right, palette))
     return Contest(prompt, tuple(scenes))
 
 
@@ -130,7 +130,7 @@ def sample_hard_contest(rng: Random, skill: str, *, held_out: bool = False) -> C
 
 
 def _sample_prompt(rng: Random, skill: str, *, held_out: bool) -> tuple[Prompt, Scene]:
-    """Draw a prompt of the skill, with held-out wording or not, and the scene that it was made for."""
+    """Draw a prompt for the skill, with or without held-out wording, and the scene that it was made for."""
     while True:
         scene = sample_scene(rng)
         prompt = sample_prompt(rng, scene, skill)
@@ -138,17 +138,17 @@ def _sample_prompt(rng: Random, skill: str, *, held_out: bool) -> tuple[Prompt, 
             return prompt, scene
 
 
-def _walk(rng: Random, prompt: Prompt, scene: Scene, palette: Palette) -> Scene:
-    """Return a scene that the prompt is true of, some random edits away from the given scene."""
-    for _ in range(rng.randint(*WALK_EDITS)):
+def _edit_without_breaking(rng: Random, prompt: Prompt, scene: Scene, palette: Palette) -> Scene:
+    """Make random edits to the scene; undo each edit after which the prompt is no longer true."""
+    for _ in range(rng.randint(*WALK_EDITS_RANGE)):
         edited = edit_scene(rng, scene, palette)
         if prompt.holds(edited):
             scene = edited
     return scene
 
 
-def _break(rng: Random, prompt: Prompt, scene: Scene, palette: Palette) -> Scene:
-    """Edit the scene until it breaks a requirement of the prompt, and sometimes further."""
+def _edit_until_broken(rng: Random, prompt: Prompt, scene: Scene, palette: Palette) -> Scene:
+    """Edit the scene until it breaks a requirement of the prompt; sometimes keep editing after that."""
     for _ in range(MAX_BREAKING_EDITS):
         scene = edit_scene(rng, scene, palette)
         if not prompt.holds(scene) and rng.random() < STOP_SHARE:
@@ -157,7 +157,7 @@ def _break(rng: Random, prompt: Prompt, scene: Scene, palette: Palette) -> Scene
 
 
 class ContestBatch(NamedTuple):
-    """Input of one training step: images of several prompts, every two of a prompt in both orders."""
+    """Input of a training step: images for several prompts, and all ordered pairs of images of the same prompt."""
 
     pixels: torch.Tensor
     """Images (n, 3, side, side)."""
@@ -178,11 +178,11 @@ class ContestMaker:
         self.tokenizer = tokenizer
         self.rng = rng
         self.sample = sample
-        texts = [TEXT_BEFORE_IMAGE + NUMBERED_IMAGE.format(number + 1) for number in range(MAX_JOINT_IMAGES)]
+        texts = [TEXT_BEFORE_IMAGE + NUMBERED_IMAGE_TEMPLATE.format(number + 1) for number in range(MAX_JOINT_IMAGES)]
         self.openings = tuple(torch.tensor(tokenizer(text).input_ids) for text in texts)
 
     def make_batch(self, stage: TrainingStage, step: int = 0) -> ContestBatch:
-        """Draw fresh contests with the stage's number of images in total; they are alike at every step."""
+        """Draw fresh contests with the stage's number of images in total; `step` is ignored."""
         skills = self.rng.choices(list(SKILL_WEIGHTS), list(SKILL_WEIGHTS.values()), k=stage.size // SCENES_PER_PROMPT)
         contests = [self.sample(self.rng, skill) for skill in skills]
         scenes: list[Scene] = []
@@ -190,10 +190,12 @@ class ContestMaker:
         for contest in contests:
             start = len(scenes)
             scenes += contest.scenes
-            asked += [TEXT_AFTER_IMAGE.format(question=JUDGE.question(contest.prompt.text))] * len(contest.scenes)
+            asked += [TEXT_AFTER_IMAGE.format(question=JUDGE_CONFIG.question(contest.prompt.text))] * len(
+                contest.scenes
+            )
             for first, second in permutations(range(len(contest.scenes)), 2):
                 shown.append((start + first, start + second))
-                labels.append(LETTERS[choose(contest.prompt, contest.scenes[first], contest.scenes[second])])
+                labels.append(LETTERS[find_right_choice(contest.prompt, contest.scenes[first], contest.scenes[second])])
         return ContestBatch(
             pixels=draw_pixels(self.rng, scenes),
             openings=self.openings,
@@ -204,7 +206,10 @@ class ContestMaker:
 
 
 def compute_contest_loss(model: ClipFlanT5, batch: ContestBatch) -> torch.Tensor:
-    """Return the mean cross-entropy over the letters and their end tokens. Each image is read once in each place."""
+    """Return the mean cross-entropy over the correct letters and their end tokens.
+
+    Each image is encoded twice with its question: as the first and as the second image.
+    """
     parts = []
     with torch.autocast("cpu", dtype=torch.bfloat16):  # takes 60% of float32's time
         features = model.encode_images(batch.pixels)

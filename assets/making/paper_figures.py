@@ -1,6 +1,6 @@
-"""Compares figures printed in "What makes a good metric?" with figures computed from released scores: `make validity`.
+"""Compares figures printed in "What makes a good metric?" with figures computed from released scores.
 
-The tables are shown on the page of the diagnosis plugin.
+`make validity` writes the tables to the diagnosis plugin's page.
 """
 
 import os
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.sentences import ShownTable, format_count, format_number, format_percent
-from plumbline.operators.report.rendering import format_diagnosis_markdown
+from plumbline.operators.report.rendering import format_tables_markdown
 from plumbline.operators.results.metric_correlations import correlate_metrics
 from plumbline.operators.results.prompt_properties import list_properties
 from plumbline.operators.results.run_scores import RunScores
@@ -27,8 +27,8 @@ from plumbline.plugins.diagnosis.diagnosis import Diagnosis, make_tables
 from plumbline.plugins.diagnosis.prompt_correlations import (
     PromptNumbers,
     compute_prompt_means,
+    correlate_means_by_value,
     correlate_properties,
-    correlate_value_means,
     make_prompt_numbers,
 )
 from plumbline.plugins.diagnosis.questions import QuestionCounts
@@ -78,7 +78,7 @@ def make_published_tables(reference: Place) -> list[ShownTable]:
         *correlate_metrics(released["t2iscorescore"].scores, T2ISCORESCORE_METRICS),
     ]
     between = make_tables(Diagnosis(correlations=together))
-    return [_make_correlations(released), *between, _make_question_table(questions)]
+    return [_make_correlation_table(released), *between, _make_question_table(questions)]
 
 
 def _read_tifa160(reference: Place) -> ReleasedScores:
@@ -91,7 +91,7 @@ def _read_t2iscorescore(reference: Place, questions: QuestionCounts) -> Released
     folder = reference / "ts2"
     metadata = read_sheet(folder / "ts2_metadata.csv")
     texts = dict(zip(metadata.ids("id"), metadata.ids("target_prompt"), strict=True))
-    measured = {**_measure_texts(texts), "questions": questions.count_per_prompt()}
+    measured = {**_measure_texts(texts), "questions": questions.count_questions_per_prompt()}
     return ReleasedScores(_make_run_scores(error_graphs.read_t2iscorescore(folder).scores), measured)
 
 
@@ -124,7 +124,7 @@ def _read_dsg_questions(reference: Place) -> QuestionCounts:
     return counts
 
 
-def _make_correlations(released: Mapping[str, ReleasedScores]) -> ShownTable:
+def _make_correlation_table(released: Mapping[str, ReleasedScores]) -> ShownTable:
     figures = [PaperCorrelation(*row) for row in pd.read_csv(PAPER_FIGURES_FILE).itertuples(index=False)]
     return ShownTable(
         "Correlations with what prompts are like",
@@ -143,7 +143,7 @@ def _make_row(figure: PaperCorrelation, release: ReleasedScores) -> tuple[str, .
     columns = release.scores.select_rows(figure.ours).select_scored()
     places = [release.scores.generators.index(one.generator) for one in ours]
     means = [compute_prompt_means(columns.select(columns.generator == place)) for place in places]
-    values = [correlate_value_means(of_source, known) for of_source in means]
+    values = [correlate_means_by_value(of_source, known) for of_source in means]
     ranges = map(_format_range, ([figure.low, figure.high], [one.rho for one in ours], values))
     return figure.figure, figure.metric, figure.other, *ranges, f"{figure.ours}, {figure.release}"
 
@@ -172,4 +172,4 @@ def _make_question_table(counts: QuestionCounts) -> ShownTable:
 
 if __name__ == "__main__":
     tables = make_published_tables(StorageConfig().locate(os.environ["REFERENCE_DATA"]))
-    write_section(StorageConfig().locate(sys.argv[1]), "paper", format_diagnosis_markdown(tables, 3))
+    write_section(StorageConfig().locate(sys.argv[1]), "paper", format_tables_markdown(tables, 3))

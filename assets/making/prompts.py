@@ -17,10 +17,10 @@ from plumbline.assets.making.claims import (
     Claim,
     CountClaim,
     Description,
-    EveryClaim,
     ExistenceClaim,
     OutnumberingClaim,
     RelationClaim,
+    UniversalityClaim,
 )
 from plumbline.assets.making.scenes import COLOURS, SHAPES, Entity, Scene, sample_scene
 
@@ -57,11 +57,13 @@ class Prompt:
     @cached_property
     def requirements(self) -> tuple[Requirement, ...]:
         """The claims and everything that they presuppose, with parents before children."""
-        nodes = dict.fromkeys(node for claim in self.claims for node in _iterate_presupposed(claim))
+        nodes = dict.fromkeys(node for claim in self.claims for node in _iterate_presupposed_claims(claim))
         names = {claim: f"r{index}" for index, claim in enumerate(nodes, start=1)}
         return tuple(
             Requirement(
-                requirement_id=name, claim=claim, parents=tuple(names[parent] for parent in list_presupposed(claim))
+                requirement_id=name,
+                claim=claim,
+                parents=tuple(names[parent] for parent in list_presupposed_claims(claim)),
             )
             for claim, name in names.items()
         )
@@ -75,7 +77,7 @@ class Prompt:
     def holds(self, scene: Scene) -> bool:
         return all(claim.holds(scene) for claim in self.claims)
 
-    def list_broken(self, scene: Scene) -> list[str]:
+    def list_broken_requirements(self, scene: Scene) -> list[str]:
         """Return the ids of the requirements that the scene does not meet."""
         return [node.requirement_id for node in self.requirements if not node.claim.holds(scene)]
 
@@ -93,14 +95,14 @@ def is_held_out(text: str) -> bool:
     return hashlib.sha256(text.encode()).digest()[0] % HELD_OUT_DIVISOR == 0
 
 
-def _iterate_presupposed(claim: Claim) -> Iterator[Claim]:
-    for parent in list_presupposed(claim):
-        yield from _iterate_presupposed(parent)
+def _iterate_presupposed_claims(claim: Claim) -> Iterator[Claim]:
+    for parent in list_presupposed_claims(claim):
+        yield from _iterate_presupposed_claims(parent)
     yield claim
 
 
-def list_presupposed(claim: Claim) -> Sequence[Claim]:
-    """Return the claims that this claim presupposes directly, not the claims that those claims presuppose."""
+def list_presupposed_claims(claim: Claim) -> Sequence[Claim]:
+    """Return the claims that this claim presupposes directly, without indirect presuppositions."""
     match claim:
         case AbsenceClaim():
             return []
@@ -124,13 +126,13 @@ def make_prompts(seed: int, per_skill: int) -> list[Prompt]:
 
 
 def sample_prompt(rng: Random, scene: Scene, skill: str) -> Prompt | None:
-    """Sample a prompt of this skill that is true of the scene; return None if no suitable claim is drawn."""
+    """Sample a prompt that tests this skill and is true of the scene; return None if no suitable claim is drawn."""
     claims = CLAIM_SAMPLERS[skill](rng, scene)
     if not claims:
         return None
     text = join_list([claim.clause for claim in claims])
     if rng.random() < EXTRA_CLAIM_SHARE:
-        tail = rng.choice((_draw_absence, _draw_plain_count, _draw_common_property))(rng, scene)
+        tail = rng.choice((_sample_absence_claim, _sample_plain_count_claim, _sample_common_property_claim))(rng, scene)
         if tail and not any(_list_shapes(claim) & _list_shapes(tail) for claim in claims):
             text, claims = f"{text} and {tail.clause}", [*claims, tail]
     return Prompt(text=text, skill=skill, claims=tuple(claims))
@@ -182,7 +184,7 @@ def _sample_entities(rng: Random, entities: Sequence[Entity], numbers: Sequence[
 
 
 def _make_existence_claims(descriptions: Sequence[Description]) -> Sequence[Claim]:
-    """Return the claims that the described things exist; empty if one thing could fit two descriptions."""
+    """Return one existence claim per description, or none at all if one thing could fit two descriptions."""
     distinct = all(first.excludes(second) for first, second in combinations(descriptions, 2))
     return [ExistenceClaim(what) for what in descriptions] if distinct else []
 
@@ -192,14 +194,14 @@ def _sample_count_claims(rng: Random, scene: Scene) -> Sequence[Claim]:
         describe_at_random(rng, entity, colour=0.5, size=0, part=0)
         for entity in _sample_entities(rng, scene.entities, (1, 1, 2))
     ]
-    claims = [CountClaim(what, len(what.find_in(scene))) for what in things]
+    claims = [CountClaim(what, len(what.find_matching_entities(scene))) for what in things]
     most = max(claim.number for claim in claims)
     overlapping = len({what.shape for what in things}) < len(things)
     dull = overlapping or most > MAX_COUNTED_OBJECTS or (most == 1 and rng.random() < 0.8)
     return [] if dull else claims
 
 
-def _draw_described_pair(rng: Random, scene: Scene, **shares: float) -> Sequence[tuple[Entity, Description]]:
+def _sample_described_pair(rng: Random, scene: Scene, **shares: float) -> Sequence[tuple[Entity, Description]]:
     """Draw two entities with descriptions that exclude each other; return an empty list if the draw fails.
 
     `shares` are the probabilities that `describe_at_random` takes.
@@ -211,7 +213,7 @@ def _draw_described_pair(rng: Random, scene: Scene, **shares: float) -> Sequence
 
 
 def _sample_relation_claims(rng: Random, scene: Scene) -> Sequence[Claim]:
-    pair = _draw_described_pair(rng, scene)
+    pair = _sample_described_pair(rng, scene)
     if not pair:
         return []
     (entity, first), (other, second) = pair
@@ -221,53 +223,53 @@ def _sample_relation_claims(rng: Random, scene: Scene) -> Sequence[Claim]:
 
 
 def _sample_comparison_claims(rng: Random, scene: Scene) -> Sequence[Claim]:
-    pair = _draw_described_pair(rng, scene, colour=0.4, size=0, part=0)
+    pair = _sample_described_pair(rng, scene, colour=0.4, size=0, part=0)
     if not pair:
         return []
     (entity, first), (other, second) = pair
     if rng.random() < 0.5:
         relation = LARGER if entity.size == "large" else SMALLER
         return [RelationClaim(first, second, relation)] if entity.size != other.size else []
-    difference = len(first.find_in(scene)) - len(second.find_in(scene))
+    difference = len(first.find_matching_entities(scene)) - len(second.find_matching_entities(scene))
     return [OutnumberingClaim(first, second, "more" if difference > 0 else "fewer")] if difference else []
 
 
 def _sample_negation_claims(rng: Random, scene: Scene) -> Sequence[Claim]:
     there = describe_at_random(rng, rng.choice(scene.entities), colour=0.5, size=0, part=0)
-    absence = _draw_absence(rng, scene)
+    absence = _sample_absence_claim(rng, scene)
     return [ExistenceClaim(there), absence] if absence and there.excludes(absence.what) else []
 
 
-def _draw_absence(rng: Random, scene: Scene) -> AbsenceClaim | None:
+def _sample_absence_claim(rng: Random, scene: Scene) -> AbsenceClaim | None:
     shape = rng.choice(SHAPES)
     claim = AbsenceClaim(Description(shape=shape, colour=rng.choice(COLOURS) if rng.random() < 0.5 else None))
     return claim if claim.holds(scene) else None
 
 
-def _draw_plain_count(rng: Random, scene: Scene) -> CountClaim | None:
+def _sample_plain_count_claim(rng: Random, scene: Scene) -> CountClaim | None:
     what = Description(shape=rng.choice(scene.entities).shape)
-    number = len(what.find_in(scene))
+    number = len(what.find_matching_entities(scene))
     return CountClaim(what, number) if 2 <= number <= MAX_COUNTED_OBJECTS else None
 
 
 def _sample_universality_claims(rng: Random, scene: Scene) -> Sequence[Claim]:
-    drawn = [_draw_common_property(rng, scene) for _ in range(rng.choice((1, 1, 2)))]
+    drawn = [_sample_common_property_claim(rng, scene) for _ in range(rng.choice((1, 1, 2)))]
     claims = [claim for claim in drawn if claim is not None]
     return claims if len({claim.what for claim in claims}) == len(claims) else []
 
 
-def _draw_common_property(rng: Random, scene: Scene) -> EveryClaim | None:
+def _sample_common_property_claim(rng: Random, scene: Scene) -> UniversalityClaim | None:
     """Return a claim that all entities of one shape share a property, or None if the draw fails.
 
     The shape usually occurs more than once.
     """
     member = rng.choice(scene.entities)
     what = Description(shape=member.shape)
-    if len(what.find_in(scene)) == 1 and rng.random() < 0.7:
+    if len(what.find_matching_entities(scene)) == 1 and rng.random() < 0.7:
         return None
     word = rng.choice(("every", "all"))
     values = {"colour": member.colour, "size": member.size, "part": member.part}
-    claims = [EveryClaim(what, field, value, word) for field, value in values.items() if value]
+    claims = [UniversalityClaim(what, field, value, word) for field, value in values.items() if value]
     claim = rng.choice(claims)
     return claim if claim.holds(scene) else None
 

@@ -1,4 +1,4 @@
-"""Questions about scenes with their right answers, and captions, for training and measuring the models."""
+"""Questions about scenes, with the right answers, and captions of scenes, for training and testing the models."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from plumbline.assets.making.claims import (
     RelationClaim,
 )
 from plumbline.assets.making.prompts import Prompt, describe_at_random, is_held_out, join_list, sample_prompt
-from plumbline.assets.making.scenes import Entity, Palette, Scene, draw_palette, edit_scene, sample_scene
+from plumbline.assets.making.scenes import Entity, Palette, Scene, edit_scene, sample_palette, sample_scene
 
 VQASCORE_TEMPLATE = 'Does this figure show "{}"? Please answer yes or no.'
 MAX_QUESTION_TRIES = 12
@@ -43,10 +43,10 @@ class GoldQuestion:
 
 
 def sample_claim_prompt(rng: Random, scene: Scene, skill: str, *, truth: bool) -> Prompt | None:
-    """Sample a prompt of the skill that is true, or false, of the scene; return None if the draws fail.
+    """Sample a prompt for the skill that is true of the scene, or false if `truth` is False.
 
-    A false prompt is true of a scene one or two edits away (rarely: of an unrelated scene). It is therefore nearly
-    true, and cannot be recognized as false from its words alone.
+    A false prompt is true of a scene that is one or two edits away or, rarely, of an unrelated scene. It is therefore
+    nearly true, and cannot be recognized as false from its words alone. The result is None if all tries fail.
     """
     for _ in range(MAX_QUESTION_TRIES):
         prompt = sample_prompt(rng, scene if truth else _make_similar_scene(rng, scene), skill)
@@ -58,14 +58,14 @@ def sample_claim_prompt(rng: Random, scene: Scene, skill: str, *, truth: bool) -
 def _make_similar_scene(rng: Random, scene: Scene) -> Scene:
     if rng.random() < EASY_QUESTION_SHARE:
         return sample_scene(rng)
-    palette = make_near_palette(rng, scene)
+    palette = make_extended_palette(rng, scene)
     edited = edit_scene(rng, scene, palette)
     return edit_scene(rng, edited, palette) if rng.random() < 0.3 else edited
 
 
-def make_near_palette(rng: Random, scene: Scene) -> Palette:
-    """Return the shapes and colours of the scene, and up to two further ones of each."""
-    other = draw_palette(rng)
+def make_extended_palette(rng: Random, scene: Scene) -> Palette:
+    """Return the scene's shapes and colours, and up to two more of each."""
+    other = sample_palette(rng)
     return Palette(
         shapes=(*(entity.shape for entity in scene.entities), *other.shapes[:2]),
         colours=(*(entity.colour for entity in scene.entities), *other.colours[:2]),
@@ -82,7 +82,7 @@ def ask_vqascore(rng: Random, scene: Scene, skill: str, *, truth: bool, held_out
 
 
 def ask_plain_yes_no_question(rng: Random, scene: Scene, skill: str, *, truth: bool) -> GoldQuestion | None:
-    """Ask a plain yes/no question that needs the skill: "Is there a red circle?" or "Is the circle red?"."""
+    """Ask a plain yes/no question that tests the skill, such as "Is there a red circle?" or "Is the circle red?"."""
     for _ in range(MAX_QUESTION_TRIES):
         prompt = sample_claim_prompt(rng, scene, skill, truth=truth)
         claims = [claim for claim in prompt.claims if claim.kind == skill] if prompt else []
@@ -120,7 +120,7 @@ def _make_definite_question(scene: Scene, claim: Claim) -> str | None:
 
 
 def _is_unique(scene: Scene, what: Description) -> bool:
-    return len(what.find_in(scene)) == 1
+    return len(what.find_matching_entities(scene)) == 1
 
 
 def ask_open_question(rng: Random, scene: Scene, topic: str) -> GoldQuestion | None:
@@ -133,7 +133,7 @@ OpenQuestionWriter = Callable[[Random, Scene], tuple[str, str] | None]
 """A function that returns a question and its answer, or None if the scene has nothing to ask about."""
 
 
-def _draw_unique_thing(rng: Random, scene: Scene, **shares: float) -> tuple[Entity, Description] | None:
+def _sample_unique_thing(rng: Random, scene: Scene, **shares: float) -> tuple[Entity, Description] | None:
     """Return an entity with a description that fits no other entity of the scene, or None if the draw fails."""
     entity = rng.choice(scene.entities)
     what = describe_at_random(rng, entity, **{"colour": 0.5, "size": 0.1, "part": 0.1} | shares)
@@ -142,7 +142,7 @@ def _draw_unique_thing(rng: Random, scene: Scene, **shares: float) -> tuple[Enti
 
 def _make_unique_thing_question(template: str, answer: Callable[[Entity], str], **shares: float) -> OpenQuestionWriter:
     def ask(rng: Random, scene: Scene) -> tuple[str, str] | None:
-        unique = _draw_unique_thing(rng, scene, **shares)
+        unique = _sample_unique_thing(rng, scene, **shares)
         return unique and (template.format(unique[1].noun), answer(unique[0]))
 
     return ask
@@ -154,7 +154,7 @@ def _ask_shape(rng: Random, scene: Scene) -> tuple[str, str] | None:
     return (f"What shape is the {what.noun}?", entity.shape) if _is_unique(scene, what) else None
 
 
-def _ask_what_is_at(rng: Random, scene: Scene) -> tuple[str, str]:
+def _ask_about_position(rng: Random, scene: Scene) -> tuple[str, str]:
     entity = rng.choice(scene.entities)
     return f"What is at the {name_place(entity)}?", f"a {entity.colour} {entity.shape}"
 
@@ -163,20 +163,22 @@ def _ask_count(rng: Random, scene: Scene) -> tuple[str, str]:
     what = describe_at_random(rng, rng.choice(scene.entities), size=0.1)
     if rng.random() < 0.15:
         what = describe_at_random(rng, rng.choice(sample_scene(rng).entities))
-    number = len(what.find_in(scene))
+    number = len(what.find_matching_entities(scene))
     return f"How many {what.plural} are there?", str(number) if rng.random() < DIGIT_ANSWER_SHARE else NUMBER_WORDS[
         number
     ]
 
 
-def _draw_two_things(rng: Random, scene: Scene) -> tuple[tuple[Entity, Description], tuple[Entity, Description]] | None:
+def _sample_two_things(
+    rng: Random, scene: Scene
+) -> tuple[tuple[Entity, Description], tuple[Entity, Description]] | None:
     """Return two entities with descriptions that fit no other entity of the scene, or None if the draw fails."""
-    first, second = _draw_unique_thing(rng, scene), _draw_unique_thing(rng, scene)
+    first, second = _sample_unique_thing(rng, scene), _sample_unique_thing(rng, scene)
     return None if first is None or second is None or first[0] is second[0] else (first, second)
 
 
 def _ask_relation(rng: Random, scene: Scene) -> tuple[str, str] | None:
-    things = _draw_two_things(rng, scene)
+    things = _sample_two_things(rng, scene)
     if things is None:
         return None
     first, second = things
@@ -188,7 +190,7 @@ def _ask_relation(rng: Random, scene: Scene) -> tuple[str, str] | None:
 
 
 def _ask_places(rng: Random, scene: Scene) -> tuple[str, str] | None:
-    things = _draw_two_things(rng, scene)
+    things = _sample_two_things(rng, scene)
     if things is None:
         return None
     (first, first_what), (second, second_what) = things
@@ -198,9 +200,9 @@ def _ask_places(rng: Random, scene: Scene) -> tuple[str, str] | None:
     )
 
 
-def ask_both_ways(rng: Random, scene: Scene) -> tuple[str, str] | None:
+def ask_relation_both_ways(rng: Random, scene: Scene) -> tuple[str, str] | None:
     """Return a question about two things' positions whose answer is yes, and the question with the things swapped."""
-    things = _draw_two_things(rng, scene)
+    things = _sample_two_things(rng, scene)
     if things is None:
         return None
     first, second = things
@@ -229,7 +231,7 @@ OPEN_QUESTIONS: Mapping[str, OpenQuestionWriter] = {
     "part": _make_unique_thing_question("What does the {} have?", name_part, part=0),
     "count": _ask_count,
     "place": _make_unique_thing_question("Where is the {}?", name_place),
-    "at place": _ask_what_is_at,
+    "at place": _ask_about_position,
     "relation": _ask_relation,
 }
 TRAINING_QUESTIONS: Mapping[str, OpenQuestionWriter] = {"places": _ask_places}

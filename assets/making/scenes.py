@@ -52,7 +52,7 @@ class Scene:
         return [cell for cell in GRID_CELLS if cell not in taken]
 
     def replace_entities(self, new: Mapping[Entity, Entity]) -> "Scene":
-        """Return the scene with each entity that is a key of `new` replaced by the value."""
+        """Return the scene with each entity that is a key of `new` replaced by the corresponding value."""
         return Scene(entities=tuple(new.get(entity, entity) for entity in self.entities))
 
 
@@ -64,13 +64,13 @@ class Palette:
     colours: tuple[str, ...] = COLOURS
 
 
-def draw_palette(rng: Random) -> Palette:
+def sample_palette(rng: Random) -> Palette:
     """Choose two to four shapes, and the same number of colours."""
     shapes = rng.sample(SHAPES, rng.randint(2, 4))
     return Palette(shapes=tuple(shapes), colours=tuple(rng.sample(COLOURS, rng.randint(2, 4))))
 
 
-def draw_entity(rng: Random, palette: Palette, cell: tuple[int, int]) -> Entity:
+def sample_entity(rng: Random, palette: Palette, cell: tuple[int, int]) -> Entity:
     """Draw an entity for this cell, using the palette's shapes and colours."""
     return Entity(
         shape=rng.choice(palette.shapes),
@@ -83,9 +83,9 @@ def draw_entity(rng: Random, palette: Palette, cell: tuple[int, int]) -> Entity:
 
 def sample_scene(rng: Random, palette: Palette | None = None, *, max_entities: int = MAX_ENTITIES) -> Scene:
     """Draw 1 to `max_entities` entities in random cells, using the given palette or a random palette."""
-    palette = palette or draw_palette(rng)
+    palette = palette or sample_palette(rng)
     cells = rng.sample(GRID_CELLS, rng.randint(1, max_entities))
-    return Scene(entities=tuple(draw_entity(rng, palette, cell) for cell in cells))
+    return Scene(entities=tuple(sample_entity(rng, palette, cell) for cell in cells))
 
 
 def edit_scene(rng: Random, scene: Scene, palette: Palette) -> Scene:
@@ -129,11 +129,11 @@ def _swap_values(rng: Random, scene: Scene, field: str) -> Scene:
 
 
 def _add_entity(rng: Random, scene: Scene, palette: Palette) -> Scene:
-    """Add an entity, in half of the cases a copy of an existing one, so that there are several of a kind to count."""
+    """Add an entity; half of the time, copy an existing one, so that there are several of a kind to count."""
     if len(scene.entities) >= MAX_ENTITIES:
         return scene
     cell = rng.choice(scene.free_cells)
-    added = draw_entity(rng, palette, cell)
+    added = sample_entity(rng, palette, cell)
     if rng.random() < 0.5:
         added = replace(rng.choice(scene.entities), cell=cell)
     return Scene(entities=(*scene.entities, added))
@@ -232,8 +232,8 @@ def _draw_box(draw: Any, centre: float, half_width: float, half_height: float) -
     draw.rectangle(corners, fill=255)
 
 
-def _draw_ring(draw: Any, centre: float, radii: list[float]) -> None:
-    """Draw a polygon with corners at equal angles, starting at the top and cycling through the given distances."""
+def _draw_polygon(draw: Any, centre: float, radii: list[float]) -> None:
+    """Draw a polygon with corners at equal angles, starting at the top; `radii` are their distances from the centre."""
     angles = [2 * math.pi * index / len(radii) for index in range(len(radii))]
     corners = [
         (centre + radius * math.sin(angle), centre - radius * math.cos(angle))
@@ -263,8 +263,8 @@ def _draw_cross(draw: Any, centre: float, radius: float) -> None:
 SHAPE_DRAWERS: dict[str, DrawFunction] = {
     "circle": _draw_disc,
     "square": lambda draw, centre, radius: _draw_box(draw, centre, radius * 0.88, radius * 0.88),
-    "triangle": lambda draw, centre, radius: _draw_ring(draw, centre, [radius * 1.15] * 3),
-    "star": lambda draw, centre, radius: _draw_ring(draw, centre, [radius * 1.1, radius * 0.48] * 5),
+    "triangle": lambda draw, centre, radius: _draw_polygon(draw, centre, [radius * 1.15] * 3),
+    "star": lambda draw, centre, radius: _draw_polygon(draw, centre, [radius * 1.1, radius * 0.48] * 5),
     "heart": _draw_heart,
     "cross": _draw_cross,
 }

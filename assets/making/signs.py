@@ -1,4 +1,4 @@
-"""The benchmark shapes_text: signs by four simulated generators, each with a known number of misspelt words."""
+"""The shapes_text benchmark: signs by four simulated generators, each with a known number of misspelt words."""
 
 from collections.abc import Mapping
 from random import Random

@@ -1,4 +1,4 @@
-"""The benchmarks shapes and shapes_video as tables: the generators' images and clips, and the raters' ratings."""
+"""The shapes and shapes_video benchmarks as tables: the generators' images and clips, and the raters' ratings."""
 
 import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ import av
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plumbline.assets.making.claims import SKILLS, EveryClaim
+from plumbline.assets.making.claims import SKILLS, UniversalityClaim
 from plumbline.assets.making.lessons import find_mentions
 from plumbline.assets.making.prompts import Prompt, make_content_id, make_prompts
 from plumbline.assets.making.scenes import (
@@ -69,7 +69,7 @@ def imagine_scene(generator: Generator, prompt: Prompt, rng: Random) -> Scene:
 
 
 def add_dependents(prompt: Prompt, broken: Iterable[str]) -> frozenset[str]:
-    """Return the requirements `broken`, and all requirements that presuppose one of them."""
+    """Return the requirements in `broken`, and all requirements that presuppose one of them."""
     every = set(broken)
     for node in prompt.requirements:  # parents come before children
         if every & set(node.parents):
@@ -83,7 +83,7 @@ def make_prompt_palette(prompt: Prompt) -> Palette:
     things = [thing for claim in claims for thing in claim.things]
     shapes = sorted({thing.shape for thing in things if thing.shape})
     colours = {thing.colour for thing in things if thing.colour}
-    colours |= {claim.value for claim in claims if isinstance(claim, EveryClaim) and claim.field == "colour"}
+    colours |= {claim.value for claim in claims if isinstance(claim, UniversalityClaim) and claim.field == "colour"}
     extra = Random(prompt.prompt_id)
     return Palette(
         shapes=(*shapes, *shapes, *extra.sample(SHAPES, 2)),
@@ -118,7 +118,7 @@ def find_violating_scene(
 
 
 def _count_differing_requirements(prompt: Prompt, scene: Scene, wanted: frozenset[str]) -> int:
-    return len(wanted.symmetric_difference(prompt.list_broken(scene)))
+    return len(wanted.symmetric_difference(prompt.list_broken_requirements(scene)))
 
 
 SHAPES_SUITE = "shapes"
@@ -158,7 +158,7 @@ class Rater(NamedTuple):
     """Standard deviation of the ratings around their expected value."""
 
     def rate(self, met_share: float, rng: Random) -> int:
-        """Return a rating from 1 to 5 of an image that meets a share of its prompt's requirements (0 to 1).
+        """Return a rating from 1 to 5 for an image that meets this fraction (0 to 1) of its prompt's requirements.
 
         The rater's bias and random noise are added before rounding.
         """
@@ -178,9 +178,9 @@ class Depiction:
     png: bytes
 
     @property
-    def broken(self) -> list[str]:
+    def broken_requirements(self) -> list[str]:
         """Ids of the requirements that the scene violates."""
-        return self.prompt.list_broken(self.scene)
+        return self.prompt.list_broken_requirements(self.scene)
 
     @property
     def ids(self) -> Row:
@@ -200,7 +200,8 @@ class Benchmark:
     def true_means(self) -> dict[str, float]:
         """Fraction of each generator's images that violate no requirement."""
         return {
-            name: sum(not depiction.broken for depiction in made) / len(made) for name, made in self.depictions.items()
+            name: sum(not depiction.broken_requirements for depiction in made) / len(made)
+            for name, made in self.depictions.items()
         }
 
 
@@ -274,12 +275,12 @@ def _make_requirement_rows(prompt: Prompt) -> list[Row]:
 
 
 def _make_truth_row(depiction: Depiction) -> Row:
-    broken = depiction.broken
+    broken = depiction.broken_requirements
     return depiction.ids | {"correct": not broken, "broken": broken}
 
 
 def _make_rating_rows(depiction: Depiction, seed: int) -> list[Row]:
-    met = 1 - len(depiction.broken) / len(depiction.prompt.requirements)
+    met = 1 - len(depiction.broken_requirements) / len(depiction.prompt.requirements)
     name = f"ratings/{seed}/{depiction.generator}/{depiction.prompt.prompt_id}"
     return [
         {
@@ -340,10 +341,10 @@ def list_clip_scenes(video_generator: VideoGenerator, prompt: Prompt, seed: int)
     """Return the scene in each frame: one of two scenes made for the prompt by generators of the embedded benchmark."""
     generators_by_name: Mapping[str, Generator] = {generator.name: generator for generator in GENERATORS}
 
-    def imagine_scene_by(name: str) -> Scene:
+    def imagine_scene_of(name: str) -> Scene:
         return imagine_scene(generators_by_name[name], prompt, Random(f"scene/{seed}/{name}/{prompt.prompt_id}"))
 
-    first, second = imagine_scene_by(video_generator.first), imagine_scene_by(video_generator.second)
+    first, second = imagine_scene_of(video_generator.first), imagine_scene_of(video_generator.second)
     return [first] * (FRAMES_PER_CLIP // 2) + [second] * (FRAMES_PER_CLIP - FRAMES_PER_CLIP // 2)
 
 
@@ -369,7 +370,9 @@ def make_clip_tables(seed: int) -> dict[str, pa.Table]:
                 "generator": video_generator.name,
             }
             images.append(ids | {"image": clip})
-            truth.append(ids | {"correct": sum(not prompt.list_broken(scene) for scene in scenes) / len(scenes)})
+            truth.append(
+                ids | {"correct": sum(not prompt.list_broken_requirements(scene) for scene in scenes) / len(scenes)}
+            )
         schema = pa.schema([*_CLIP_FIELDS, ("image", video_generator.column)])
         tables[f"images/{video_generator.name}/00000.parquet"] = table(images, schema)
     return tables | {"truth.parquet": table(truth, CLIP_TRUTH_SCHEMA)}

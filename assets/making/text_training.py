@@ -19,11 +19,11 @@ from plumbline.assets.making.claims import (
     Claim,
     CountClaim,
     Description,
-    EveryClaim,
     ExistenceClaim,
     OutnumberingClaim,
     PairClaim,
     RelationClaim,
+    UniversalityClaim,
 )
 from plumbline.assets.making.lessons import (
     QUESTION_METRICS,
@@ -53,7 +53,7 @@ class IllustratedPrompt(NamedTuple):
     scene: Scene
 
 
-def sample_illustrated(rng: Random, *, held_out: bool) -> IllustratedPrompt:
+def sample_illustrated_prompt(rng: Random, *, held_out: bool) -> IllustratedPrompt:
     """Sample a prompt of any skill, whose wording is held out if `held_out` is True."""
     while True:
         scene = sample_scene(rng)
@@ -62,7 +62,7 @@ def sample_illustrated(rng: Random, *, held_out: bool) -> IllustratedPrompt:
             return IllustratedPrompt(prompt, scene)
 
 
-def sample_entailed(rng: Random, prompt: Prompt) -> Claim:
+def sample_entailed_claim(rng: Random, prompt: Prompt) -> Claim:
     """Return one of the prompt's requirements, sometimes with an adjective removed."""
     claim = rng.choice(prompt.requirements).claim
     if isinstance(claim, ExistenceClaim) and claim.what.colour and claim.what.size and rng.random() < 0.5:
@@ -70,8 +70,8 @@ def sample_entailed(rng: Random, prompt: Prompt) -> Claim:
     return claim
 
 
-def sample_not_entailed(rng: Random, illustrated: IllustratedPrompt) -> Claim | None:
-    """Return a claim that can be false although the prompt is true; return None if the draws fail."""
+def sample_unentailed_claim(rng: Random, illustrated: IllustratedPrompt) -> Claim | None:
+    """Return a claim that may be false even if the prompt is true; return None if the draws fail."""
     for _ in range(MAX_VARIATION_TRIES):
         claim = _draw_claim_to_deny(rng, illustrated.prompt)
         if any(not claim.holds(scene) for scene in _draw_fitting_scenes(rng, illustrated)):
@@ -81,7 +81,7 @@ def sample_not_entailed(rng: Random, illustrated: IllustratedPrompt) -> Claim | 
 
 def _draw_claim_to_deny(rng: Random, prompt: Prompt) -> Claim:
     if rng.random() < 0.2:
-        return rng.choice(sample_illustrated(rng, held_out=False).prompt.requirements).claim
+        return rng.choice(sample_illustrated_prompt(rng, held_out=False).prompt.requirements).claim
     return vary_claim(rng, rng.choice(prompt.requirements).claim)
 
 
@@ -106,9 +106,9 @@ def vary_claim(rng: Random, claim: Claim) -> Claim:
             return rng.choice((CountClaim(what, other), CountClaim(_vary_description(rng, what), number)))
         case PairClaim():
             return rng.choice((_vary_pair(rng, claim), _vary_described_thing(rng, claim)))
-        case EveryClaim():
-            return _vary_every(rng, claim)
-    raise TypeError(f"claim: expected a claim of assets/making/claims.py, got {claim!r}")
+        case UniversalityClaim():
+            return _vary_every_claim(rng, claim)
+    raise TypeError(f"claim: expected a claim class from assets/making/claims.py, got {claim!r}")
 
 
 def _vary_description(rng: Random, what: Description) -> Description:
@@ -132,7 +132,7 @@ def _vary_pair(rng: Random, claim: PairClaim) -> Claim:
             return replace(claim, relation=OPPOSITE_WORDS[relation])
         case OutnumberingClaim(amount=amount):
             return replace(claim, amount=OPPOSITE_WORDS[amount])
-    raise TypeError(f"claim: expected a pair of assets/making/claims.py, got {claim!r}")
+    raise TypeError(f"claim: expected a pair claim from assets/making/claims.py, got {claim!r}")
 
 
 def _vary_described_thing(rng: Random, claim: PairClaim) -> Claim:
@@ -141,7 +141,7 @@ def _vary_described_thing(rng: Random, claim: PairClaim) -> Claim:
     return replace(claim, second=_vary_description(rng, claim.second))
 
 
-def _vary_every(rng: Random, claim: EveryClaim) -> Claim:
+def _vary_every_claim(rng: Random, claim: UniversalityClaim) -> Claim:
     """Return the claim with another shape, or with a different property of the same kind or another kind."""
     if rng.random() < 0.4:
         return replace(claim, what=Description(shape=_draw_other_value(rng, SHAPES, claim.what.shape)))
@@ -149,7 +149,7 @@ def _vary_every(rng: Random, claim: EveryClaim) -> Claim:
     return replace(claim, field=field, value=_draw_other_value(rng, values, claim.value))
 
 
-HYPOTHESIS_VOCABULARY = (
+HYPOTHESIS_VOCABULARY_TEXT = (
     'The answer to the question "How many circles are there?" is two. It is not true that there is a circle. '
     "There are circles. A circle is above every circle. All circles are red. Every circle has a dot."
 )
@@ -159,7 +159,7 @@ PLAIN_STATEMENT_SHARE = 0.1
 
 
 class TextPair(NamedTuple):
-    """A prompt, and a statement about an image of the prompt."""
+    """A prompt, and a statement that may or may not follow from it."""
 
     premise: str
     hypothesis: str
@@ -170,9 +170,13 @@ def sample_pair(rng: Random, *, held_out: bool) -> TextPair:
     """Sample a pair whose prompt has held-out wording if `held_out` is True; half of the pairs are entailed."""
     truth = rng.random() < 0.5
     while True:
-        illustrated = sample_illustrated(rng, held_out=held_out)
+        illustrated = sample_illustrated_prompt(rng, held_out=held_out)
         denied = not truth and rng.random() < DENIED_STATEMENT_SHARE
-        claim = sample_entailed(rng, illustrated.prompt) if truth or denied else sample_not_entailed(rng, illustrated)
+        claim = (
+            sample_entailed_claim(rng, illustrated.prompt)
+            if truth or denied
+            else sample_unentailed_claim(rng, illustrated)
+        )
         if claim is not None:
             statement = (
                 make_hypothesis(make_yes_no_question(claim, truth=False)) if denied else _phrase_statement(rng, claim)
@@ -271,7 +275,7 @@ N_POOLED_BATCHES = 8
 
 
 def make_writer_tokenizer(seed: int) -> PreTrainedTokenizerFast:
-    """Make the writer's tokenizer from all words about shapes; each of the metrics' instructions is a single token."""
+    """Make the writer's tokenizer from the words of many lessons; each instruction of a metric is a single token."""
     rng = Random(f"writer words/{seed}")
     lessons = [lesson for _ in range(N_VOCABULARY_PROMPTS) for lesson in make_training_lessons(rng)]
     texts = {lesson.text.removeprefix(lesson.instruction) for lesson in lessons} | {lesson.reply for lesson in lessons}
@@ -280,29 +284,35 @@ def make_writer_tokenizer(seed: int) -> PreTrainedTokenizerFast:
 
 def make_training_lessons(rng: Random) -> list[Lesson]:
     """Make the lessons for a prompt with training wording."""
-    return make_lessons(rng, sample_illustrated(rng, held_out=False))
+    return make_lessons(rng, sample_illustrated_prompt(rng, held_out=False))
 
 
 def make_lessons(rng: Random, illustrated: IllustratedPrompt) -> list[Lesson]:
-    """Make all metrics' requests about the prompt, and questions about other things, each with the right reply."""
+    """Make the requests that each metric sends for the prompt, each with the correct reply.
+
+    Some requests to choose an answer are about claims that the prompt does not entail.
+    """
     writer = GoldWriter(illustrated.prompt)
-    doubting = GoldWriter(illustrated.prompt, doubted=_make_additional_questions(rng, illustrated))
+    doubting = GoldWriter(illustrated.prompt, extra=_make_additional_questions(rng, illustrated))
     lessons = [
-        lesson for metric in QUESTION_METRICS for lesson in writer.write(metric).lessons if not _is_choice(lesson)
+        lesson
+        for metric in QUESTION_METRICS
+        for lesson in writer.write(metric).lessons
+        if not _is_choice_lesson(lesson)
     ]
-    choices = [lesson for lesson in doubting.write("tifa").lessons if _is_choice(lesson)]
+    choices = [lesson for lesson in doubting.write("tifa").lessons if _is_choice_lesson(lesson)]
     return lessons + rng.sample(choices, min(MAX_CHOICE_LESSONS, len(choices)))
 
 
-def _is_choice(lesson: Lesson) -> bool:
+def _is_choice_lesson(lesson: Lesson) -> bool:
     return lesson.instruction == tifa.CHOICE_FORMS["text"].instructions
 
 
 def _make_additional_questions(rng: Random, illustrated: IllustratedPrompt) -> list[ChoiceQuestion]:
     """Make questions about claims that the prompt does not entail (answered no), and one about an entailed claim."""
-    claims = [sample_not_entailed(rng, illustrated) for _ in range(MAX_DENIED_QUESTIONS)]
+    claims = [sample_unentailed_claim(rng, illustrated) for _ in range(MAX_DENIED_QUESTIONS)]
     denied = [make_yes_no_question(claim, truth=False) for claim in claims if claim is not None]
-    return [*denied, make_yes_no_question(sample_entailed(rng, illustrated.prompt))]
+    return [*denied, make_yes_no_question(sample_entailed_claim(rng, illustrated.prompt))]
 
 
 class EncodedLessons(NamedTuple):

@@ -1,6 +1,6 @@
 """The tokenizers of the tiny models.
 
-Three tokenizers have a vocabulary of words counted in sentences about shapes, and spell unknown words letter by letter.
+Three tokenizers take their words from sentences about shapes, and spell unknown words letter by letter.
 The question writer's tokenizer has words and phrases, decodes exactly, and spells unknown text byte by byte.
 """
 
@@ -57,7 +57,7 @@ FIXED_PHRASES = (
 
 
 def write_sentences(seed: int) -> list[str]:
-    """Write statements, questions with answers, and captions that together use every word about shapes."""
+    """Write statements, questions with answers, and captions that together use every word for describing shapes."""
     rng = Random(f"sentences/{seed}")
     sentences = [TEXT_BEFORE_IMAGE, VQASCORE_TEMPLATE, OTHER_WORDS, " ".join(NUMBER_WORDS), " ".join(digits)]
     for index in range(SENTENCE_COUNT):
@@ -141,7 +141,7 @@ def _count_vocabulary(special: Sequence[str], sentences: Iterable[str]) -> list[
 
 
 def split_words(sentence: str) -> list[str]:
-    """Return the sentence's words and punctuation marks, split as by the tokenizer."""
+    """Return the sentence's words and punctuation marks, split as the tokenizer splits them."""
     return re.findall(rf"[{re.escape(PUNCTUATION)}]|[^\s{re.escape(PUNCTUATION)}]+", sentence)
 
 
@@ -171,7 +171,7 @@ def build_writer_tokenizer(
 
 
 def split_pieces(text: str, phrases: Sequence[str]) -> list[str]:
-    """Split the text into phrases, words (with the space before them), digits and marks, without losing a character."""
+    """Split the text into phrases, words (with the space before them), digits and punctuation; keep every character."""
     return re.findall(_make_pattern(phrases), text)
 
 

@@ -53,7 +53,7 @@ STEPS_PER_CAPTION_BATCH = 10
 CAPTIONS_PER_IMAGE = 2
 MIN_ENTITIES = 2
 MAX_TRIES_PER_EXERCISE = 8
-GROWING_STEPS_SHARE = 0.3
+SCENE_GROWTH_STEPS_SHARE = 0.3
 Weights = Mapping[str, float]
 
 
@@ -108,9 +108,9 @@ enough without knowing, and makes no further progress.
 """
 
 
-def find_max_entities(stage: TrainingStage, step: int, min_entities: int = MIN_ENTITIES) -> int:
+def compute_max_entities(stage: TrainingStage, step: int, min_entities: int = MIN_ENTITIES) -> int:
     """Return the maximum number of entities per scene at this step, which grows until 30% of the steps are done."""
-    progress = min(1.0, step / max(1.0, GROWING_STEPS_SHARE * stage.steps))
+    progress = min(1.0, step / max(1.0, SCENE_GROWTH_STEPS_SHARE * stage.steps))
     return round(min_entities + progress * (MAX_ENTITIES - min_entities))
 
 
@@ -123,13 +123,13 @@ class ExerciseMaker:
 
     def make_captions(self, stage: TrainingStage, step: int) -> ExerciseBatch:
         """Make captions, split at a random word: the model reads the first part and writes the second (appendix D)."""
-        return self._make_captions(stage.size, stage.each, find_max_entities(stage, step))
+        return self._make_caption_batch(stage.size, stage.each, compute_max_entities(stage, step))
 
     def make_questions(self, mixture: QuestionMixture, stage: TrainingStage, step: int) -> ExerciseBatch:
         """Make a batch of questions or, at every STEPS_PER_CAPTION_BATCH-th step, of captions to prevent forgetting."""
-        max_entities = find_max_entities(stage, step, mixture.fewest)
+        max_entities = compute_max_entities(stage, step, mixture.fewest)
         if step % STEPS_PER_CAPTION_BATCH == 0:
-            return self._make_captions(stage.size, CAPTIONS_PER_IMAGE, max_entities)
+            return self._make_caption_batch(stage.size, CAPTIONS_PER_IMAGE, max_entities)
         scenes = self._draw_scenes(stage.size, max_entities)
         exercises = [
             make_question_exercise(index, question.text, question.answer)
@@ -138,7 +138,7 @@ class ExerciseMaker:
         ]
         return self._make_batch(scenes, exercises)
 
-    def _make_captions(self, images: int, each: int, max_entities: int) -> ExerciseBatch:
+    def _make_caption_batch(self, images: int, each: int, max_entities: int) -> ExerciseBatch:
         scenes = self._draw_scenes(images, max_entities)
         exercises = [
             split_caption(index, write_caption(self.rng, scene), self.rng)

@@ -15,8 +15,8 @@ from transformers import CLIPModel
 
 from plumbline.assets.making.accuracy import (
     GECKO_THRESHOLD,
-    count_entailed,
-    count_filtered,
+    count_dropped_questions,
+    count_filtered_questions,
     measure_clip,
     measure_judge,
     measure_order,
@@ -63,7 +63,7 @@ from plumbline.assets.making.tables import (
     write_tables,
 )
 from plumbline.assets.making.text_training import (
-    HYPOTHESIS_VOCABULARY,
+    HYPOTHESIS_VOCABULARY_TEXT,
     compute_nli_loss,
     compute_reply_loss,
     make_lesson_batches,
@@ -77,7 +77,7 @@ from plumbline.assets.making.vqa_training import (
     ExerciseMaker,
     compute_cell_loss,
     compute_contrastive_loss,
-    find_max_entities,
+    compute_max_entities,
     freeze_tower,
     make_cell_batch,
     make_pair_batch,
@@ -88,7 +88,7 @@ from plumbline.operators.models.networks.clip_flant5 import load_network
 from plumbline.operators.models.processing import load_tokenizer
 from plumbline.plugins.training.exercises import TRAINED_PARTS, compute_exercise_loss
 from plumbline.plugins.training.loop import Report, StageTrainer, TrainingStage, train
-from plumbline.plugins.training.trainee import train_only
+from plumbline.plugins.training.trainee import freeze_all_but
 
 
 def render_readme(measured: Mapping[str, Any], recipe: Mapping[str, Any]) -> str:
@@ -143,7 +143,7 @@ class WorldConfig:
         for step in self.steps:
             if step not in MAKE_FUNCTIONS:
                 raise ConfigError(
-                    f"steps: expected some of {', '.join(MAKE_FUNCTIONS)}, got {step!r}; "
+                    f"steps: expected one or more of {', '.join(MAKE_FUNCTIONS)}, got {step!r}; "
                     f"{suggest(step, list(MAKE_FUNCTIONS))}"
                 )
         for name in ("shorten", "questions_each"):
@@ -171,7 +171,7 @@ def make_world(config: WorldConfig, report: Report) -> None:
 
 
 def make_data(config: WorldConfig, report: Report) -> None:
-    """Make the embedded benchmark's tables; report each generator's fraction of images that meet all requirements."""
+    """Make the embedded benchmark's tables; report the fraction of correct images for each generator."""
     benchmark = make_benchmark(config.seed)
     write_tables(make_benchmark_tables(benchmark), Path(config.output) / SUITE_FOLDER)
     for name, mean in benchmark.true_means.items():
@@ -207,7 +207,7 @@ def make_clip(config: WorldConfig, report: Report) -> None:
         "clip",
         StageTrainer(model, clip),
         compute_contrastive_loss,
-        lambda step: pairs(find_max_entities(clip, step)),
+        lambda step: pairs(compute_max_entities(clip, step)),
         report,
     )
     folder = Path(config.output) / CLIP_FOLDER
@@ -221,7 +221,7 @@ def make_vqa(config: WorldConfig, report: Report) -> None:
     model = build_clip_flant5(tokenizer)
     clip = CLIPModel.from_pretrained(Path(config.output) / CLIP_FOLDER, dtype=torch.float32)
     model.vision_tower.load_state_dict(clip.vision_model.state_dict())
-    train_only(model, TRAINED_PARTS)
+    freeze_all_but(model, TRAINED_PARTS)
     maker = ExerciseMaker(tokenizer, Random(f"vqa/{config.seed}"))
     batches = {"caption": maker.make_captions} | {
         name: partial(maker.make_questions, asked) for name, asked in QUESTION_MIXTURES.items()
@@ -233,7 +233,7 @@ def make_vqa(config: WorldConfig, report: Report) -> None:
 
 
 def make_judge(config: WorldConfig, report: Report) -> None:
-    """Train the tiny judge of two images, starting from the saved CLIP-FlanT5."""
+    """Train the tiny pairwise judge, starting from the saved CLIP-FlanT5."""
     assets = Path(config.output)
     tokenizer = load_tokenizer(assets / VQA_FOLDER)
     model = load_network(assets / VQA_FOLDER, tower=assets / CLIP_FOLDER).float()
@@ -246,7 +246,7 @@ def make_judge(config: WorldConfig, report: Report) -> None:
         ("judge", TRAINED_PARTS, easy),
         ("judge_hard", TRAINED_PARTS, hard),
     ):
-        train_only(model, parts)
+        freeze_all_but(model, parts)
         stage = config.get_stage(name)
         train(name, StageTrainer(model, stage), compute_contest_loss, partial(maker.make_batch, stage), report)
     save_vqa(model, tokenizer, assets / JUDGE_FOLDER)
@@ -263,7 +263,7 @@ def make_writer(config: WorldConfig, report: Report) -> None:
 
 def make_nli(config: WorldConfig, report: Report) -> None:
     """Train the tiny NLI model that catches hallucinated questions."""
-    tokenizer = make_bert_tokenizer([*write_sentences(config.seed), HYPOTHESIS_VOCABULARY])
+    tokenizer = make_bert_tokenizer([*write_sentences(config.seed), HYPOTHESIS_VOCABULARY_TEXT])
     model, stage = build_nli(tokenizer), config.get_stage("nli")
     rng = Random(f"nli/{config.seed}")
     train(
@@ -276,8 +276,8 @@ def make_nli(config: WorldConfig, report: Report) -> None:
     save_model(model, tokenizer, Path(config.output) / NLI_FOLDER)
 
 
-def make_accuracy(config: WorldConfig, report: Report) -> None:
-    """Measure the saved checkpoints using the production code; write accuracy.json and README.md."""
+def measure_accuracy(config: WorldConfig, report: Report) -> None:
+    """Measure the accuracy of the saved checkpoints with the production code; write accuracy.json and README.md."""
     assets = Path(config.output)
     benchmark = make_benchmark(config.seed)
     vqa = load(resolve_checkpoint(assets, VQA_FOLDER), "likelihood")
@@ -305,8 +305,8 @@ def _measure_text_models(config: WorldConfig, benchmark: Benchmark) -> dict[str,
     return {
         "writer": {metric: measure_sheets(written) for metric, written in sheets.items()},
         "hallucinations": {
-            f"Gecko, NLI at {GECKO_THRESHOLD}": count_entailed(nli, sheets["gecko"]),
-            "TIFA, filter": count_filtered(sheets["tifa"]),
+            f"Gecko, NLI at {GECKO_THRESHOLD}": count_dropped_questions(nli, sheets["gecko"]),
+            "TIFA, filter": count_filtered_questions(sheets["tifa"]),
         },
         "nli": measure_pairs(nli, sample_held_out_pairs(config.seed, PAIRS_PER_QUESTION * config.questions_each)),
     }
@@ -322,5 +322,5 @@ MAKE_FUNCTIONS: Mapping[str, Callable[[WorldConfig, Report], None]] = {
     "judge": make_judge,
     "writer": make_writer,
     "nli": make_nli,
-    "accuracy": make_accuracy,
+    "accuracy": measure_accuracy,
 }

@@ -1,1 +1,1 @@
-"""Output on the terminal."""
+"""Terminal output of the jobs."""

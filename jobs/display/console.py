@@ -27,7 +27,7 @@ class JobConsole(Console):
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """Return a console for the terminal; its width suffices for all columns if output goes to a file or a job's log."""
+    """Return a console for the terminal; for output to a file or a job's log, it is wide enough for all columns."""
     console = JobConsole(highlight=False, emoji=False, stderr=stderr)
     return console if console.is_terminal else JobConsole(highlight=False, emoji=False, stderr=stderr, width=LOG_WIDTH)
 

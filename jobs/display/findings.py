@@ -12,7 +12,7 @@ from plumbline.operators.base.sentences import ShownTable, format_names
 from plumbline.operators.metaeval.corrected_tables import describe_contradictions, make_mean_tables
 from plumbline.operators.metaeval.judgement import OVERALL, PEOPLE, Comparison, Judgement, Order
 from plumbline.operators.metaeval.orders import make_relations_tables
-from plumbline.operators.metaeval.paper_tables import EMPTY_CELL, count_columns, format_value, list_conventions
+from plumbline.operators.metaeval.paper_tables import EMPTY_CELL, format_value, list_conventions, make_count_columns
 from plumbline.operators.report.agreement import Agreement, describe_conclusions
 from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.pipelines.metaeval.metaeval import NO_SCORES_NOTE, PAGE_FILE, Findings
@@ -27,6 +27,7 @@ FILE_DESCRIPTIONS = {
     "orders.parquet": "which of two generators is better, by people and by each metric",
     "corrected.parquet": "generators by people and each metric together",
     "contradicted.parquet": "images on which a metric contradicts people most",
+    "people_choices.parquet": "people's choices between two images, as comparisons.parquet of a run has a judge's",
     "correlations.parquet": "how far metrics agree with each other",
     "graph_contents.parquet": "where images and prompts of error graphs come from, and types of errors",
     "graphs.parquet": "each metric's results for each error graph",
@@ -43,7 +44,7 @@ def show_agreement(console: Console, findings: Findings) -> None:
     """Print the warnings, and the metrics' statistics over all images, on at most one screen.
 
     If all statistics would take more than a screen, print only each template's first statistic. Without metrics, print
-    the results about the raters.
+    the results for the raters.
     """
     for warning in findings.warnings:
         warn(console, warning)
@@ -58,7 +59,7 @@ def show_agreement(console: Console, findings: Findings) -> None:
         _show_first_statistics(console, findings)
 
 
-def show_written(console: Console, findings: Findings, hint: str = "") -> None:
+def show_written_files(console: Console, findings: Findings, hint: str = "") -> None:
     """Print the path of the folder with the results, followed by a `hint`, and list the files in the folder."""
     say(console, f"written to {findings.folder}/{hint}:")
     for file in findings.files:
@@ -66,7 +67,7 @@ def show_written(console: Console, findings: Findings, hint: str = "") -> None:
 
 
 def show_conclusion(console: Console, findings: Findings) -> None:
-    """Print the conclusion about agreement with human ratings, in the same sentences as in a run's report."""
+    """Print the conclusion about agreement with human ratings, in the words of a run's report."""
     agreement = Agreement(
         findings.judgements, findings.comparisons, findings.notes, corrected=findings.corrected, orders=findings.orders
     )
@@ -77,7 +78,10 @@ def show_conclusion(console: Console, findings: Findings) -> None:
 
 
 def show_findings(console: Console, findings: Findings) -> None:
-    """Print all statistics overall, the first statistic by skill, the metrics that differ, and all conventions."""
+    """Print the overall statistics, the first statistic by skill, differences between metrics, and all other tables.
+
+    The conventions and notes come last.
+    """
     for warning in findings.warnings:
         warn(console, warning)
     _show_overall(console, findings)
@@ -114,7 +118,7 @@ def _show_overall(console: Console, findings: Findings) -> None:
             {(judged.metric, judged.statistic): format_value(judged).replace(" ", "\n", 1) for judged in shown}
         )
         counts = _arrange_rows({(judged.metric, judged.statistic): str(judged.n) for judged in shown})
-        for column, numbers in count_columns(counts).items():
+        for column, numbers in make_count_columns(counts).items():
             for name, row in rows.items():
                 row[column] = numbers.get(name, EMPTY_CELL)
         show_tables(console, title, rows)
@@ -164,7 +168,7 @@ def _show_subsets(console: Console, title: str, judgements: Sequence[Judgement])
 def _arrange_rows(cells: Mapping[tuple[str, str], str]) -> dict[str, dict[str, str]]:
     """Arrange cells that are keyed by pairs of names as rows of a table.
 
-    The position in the pair with fewer distinct names becomes the columns.
+    The columns are the first or the second names of the pairs, whichever are fewer.
     """
     first, second = (dict.fromkeys(pair[kind] for pair in cells) for kind in (0, 1))
     if len(second) <= len(first):

@@ -8,7 +8,7 @@ from rich.console import Console
 from plumbline.jobs.display.console import EMPTY_CELL, say, show_table, show_tables, warn
 from plumbline.operators.base.errors import REMEDIES_BY_KIND
 from plumbline.operators.base.failures import describe_row_ids, iterate_failure_kinds
-from plumbline.operators.base.sentences import NO_INTERVAL, WHY_NO_INTERVAL, format_interval
+from plumbline.operators.base.sentences import NO_INTERVAL, NO_INTERVAL_NOTE, format_interval
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.results.pair_comparisons import describe_comparisons
 from plumbline.operators.results.summary import OVERALL
@@ -21,10 +21,10 @@ from plumbline.pipelines.sweeps.results import FinishedSweep, Results
 
 
 def show_leaderboards(console: Console, finished: FinishedSweep, store: Store, *, verbose: bool = False) -> None:
-    """Print every metric's leaderboards if `verbose`, or otherwise the main leaderboard of an unchanged, earlier run.
+    """Print every metric's leaderboards if `verbose`; otherwise, print the main leaderboard of an unchanged run.
 
-    For a new run, print nothing unless `verbose`, because the job prints its main leaderboard when it writes the
-    report.
+    Without `verbose`, print nothing for a new run: the job prints its main leaderboard when it writes the report. If an
+    unchanged run has no report, print every metric's leaderboards.
     """
     record = None if verbose or not finished.unchanged else read_report_record(store, finished.run_id)
     if record is not None:
@@ -76,7 +76,7 @@ def _show_boards(console: Console, finished: FinishedSweep) -> None:
         title = f"{metric}: overall{', lower is better' if metric in finished.lower_is_better else ''}"
         show_table(console, title, names, ranked, numbers=slice(2, None))
         if any(NO_INTERVAL in cells for cells in ranked):
-            say(console, WHY_NO_INTERVAL)
+            say(console, NO_INTERVAL_NOTE)
         if len(of_metric) > len(overall):
             _show_skills(console, metric, of_metric)
 

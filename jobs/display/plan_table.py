@@ -1,4 +1,4 @@
-"""Prints a plan before it is computed: its cells, model calls and costs, and the problems of its sources."""
+"""Prints a plan before it is carried out: its cells, model calls and costs, and problems with its sources."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -16,7 +16,7 @@ from plumbline.operators.stages.graph import list_source_metrics
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.plans.costs import estimate_costs, list_unpriced_nodes
 from plumbline.pipelines.plans.plan import PAIR_STAGES, NodePlan
-from plumbline.pipelines.plans.sweep_config import AnySweep, SweepConfig
+from plumbline.pipelines.plans.sweep_config import BaseSweepConfig, SweepConfig
 from plumbline.pipelines.running.executor import Executor
 from plumbline.pipelines.sweeps.pairing import measure_selections
 from plumbline.pipelines.sweeps.planning import PlannedSweep
@@ -42,7 +42,7 @@ def show_plan(console: Console, planned: PlannedSweep, *, full: bool = True) -> 
 def show_cells(console: Console, planned: PlannedSweep, *, full: bool = True) -> None:
     """Print a plan without the sources of its prompts and images."""
     nodes = planned.plan.nodes
-    _show_verified(console, planned)
+    _show_verification(console, planned)
     if full:
         _show_stages(console, nodes)
         _show_pairs(console, planned)
@@ -56,7 +56,7 @@ def show_suite_plan(console: Console, planned: PlannedSuite, *, full: bool = Tru
         console.print(f"[bold]{escape(name)}[/]: nothing changed since run {finished.run_id}")
     for sweep in planned.sweeps.values():
         _show_sources(console, sweep, full=full)
-        _show_verified(console, sweep)
+        _show_verification(console, sweep)
         _show_costs(console, sweep)
         _show_problems(console, sweep)
     for entry in planned.left_out:
@@ -86,10 +86,10 @@ def _show_sources(console: Console, planned: PlannedSweep, *, full: bool) -> Non
         options = {field.name: getattr(metric, field.name) for field in fields(metric) if field.default is None}
         values = ", ".join(f"{option}={value}" for option, value in options.items() if value is not None)
         if values:
-            say(console, f"{name}: {values}{_note_penalty(metric, config.models)}")
+            say(console, f"{name}: {values}{_describe_penalty(metric, config.models)}")
 
 
-def _note_penalty(metric: Metric, models: Mapping[str, ModelConfig]) -> str:
+def _describe_penalty(metric: Metric, models: Mapping[str, ModelConfig]) -> str:
     """Return a note if a model is penalised for repeating tokens of the prompt in its answers."""
     chats = [model for role in metric.roles.values() if isinstance(model := models.get(role), ChatModel)]
     is_penalised = any(model.repetition_penalty == "released" for model in chats)
@@ -130,7 +130,7 @@ def _show_pairs(console: Console, planned: PlannedSweep) -> None:
     show_table(console, "pairs to compare if none is in the store", names, rows, numbers=slice(1, None))
 
 
-def _show_verified(console: Console, planned: PlannedSweep) -> None:
+def _show_verification(console: Console, planned: PlannedSweep) -> None:
     if planned.verified is None:
         return
     read, broken = planned.verified
@@ -177,14 +177,20 @@ def _show_problems(console: Console, planned: PlannedSweep) -> None:
 
 
 def _explain_no_work(planned: PlannedSweep) -> str:
-    """Return the reason why there is nothing to compute; empty if `retry_failed` is set, which prints its own."""
+    """Return the reason why there is nothing to compute; empty for `retry_failed`, which has its own message."""
     if planned.config.retry_failed:
         return ""
     return "everything is in the store" if planned.plan.cells else "no image can be read"
 
 
 def _show_work(
-    console: Console, nodes: Sequence[NodePlan], executor: Executor, config: AnySweep, *, full: bool, complete: str
+    console: Console,
+    nodes: Sequence[NodePlan],
+    executor: Executor,
+    config: BaseSweepConfig,
+    *,
+    full: bool,
+    complete: str,
 ) -> None:
     missing = [item for item in nodes if item.missing]
     if not missing:

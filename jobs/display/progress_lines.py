@@ -28,7 +28,7 @@ FINISHING_SECONDS_PER_ROW = 4e-4
 """
 
 
-def estimate_seconds_afterwards(sweeps: Iterable[PlannedSweep]) -> float:
+def estimate_reporting_seconds(sweeps: Iterable[PlannedSweep]) -> float:
     """Estimate the seconds needed for the tables and reports of these sweeps once their cells have been computed."""
     rows = [sum(item.images for item in planned.plan.nodes if item.node.stage == "scores") for planned in sweeps]
     return sum(MIN_FINISHING_SECONDS + FINISHING_SECONDS_PER_ROW * count for count in rows)
@@ -161,7 +161,10 @@ def _describe_time_left(nodes: Iterable[NodeProgress], afterwards: float) -> str
 
 
 def _format_calls(state: NodeProgress) -> str:
-    """Return the number of model calls and encoded images so far, in unfinished cells too, and the planned number."""
+    """Return text with the number of model calls and encoded images so far, and the expected number.
+
+    Calls for unfinished cells count as well.
+    """
     return f"{state.calls} of about {state.expected_calls} steps, " if state.expected_calls and state.calls else ""
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from plumbline.operators.base.errors import EngineError, HopelessRow, ModelError, RowError
+from plumbline.operators.base.errors import EngineError, ModelError, RowError, UnprocessableRowError
 from plumbline.operators.base.stopping import STOP_REQUESTED, STOPPED_ERROR
 
 Row = TypeVar("Row")
@@ -25,7 +25,7 @@ _LISTENERS: list[Callable[[int], None]] = []
 
 @contextmanager
 def notify_of_calls(listener: Callable[[int], None]) -> Iterator[None]:
-    """Call `listener` with the number of answered calls each time that a model answers some within the context.
+    """Within the context, whenever a model has answered calls, call `listener` with their number.
 
     The listener runs in the thread that called the model.
     """
@@ -36,10 +36,10 @@ def notify_of_calls(listener: Callable[[int], None]) -> Iterator[None]:
         _LISTENERS.remove(listener)
 
 
-def count_calls(made: int) -> None:
+def record_calls(made: int) -> None:
     """Count `made` calls that a model has answered, and tell all listeners about them.
 
-    A call is an encoded image, an answered question or a reply.
+    One call encodes one image, answers one question or writes one reply.
     """
     _CALL_COUNTER.made += made
     for listener in dict.fromkeys(tuple(_LISTENERS)):  # parallel shards may add the same listener twice
@@ -51,7 +51,7 @@ def call_and_count(call: Callable[[Sequence[Row]], Sequence[Result]], rows: Sequ
     before = _CALL_COUNTER.made
     results = call(rows)
     if _CALL_COUNTER.made == before:
-        count_calls(len(rows))
+        record_calls(len(rows))
     return results
 
 
@@ -62,10 +62,9 @@ class BatchSize:
         self.rows = rows
 
     def shrink(self, rows: int, before: int) -> None:
-        """Reduce the size after a batch of `rows` rows ran out of memory: to at most half as many rows.
+        """After a batch of `rows` rows has run out of memory, reduce the size to at most half of `rows`.
 
-        If the batch had a single row, other rows may be smaller: the size is reset to `before`, its value before that
-        row.
+        If the batch had a single row, reset the size to `before`, its value before that row: other rows may be smaller.
         """
         self.rows = min(self.rows, rows // 2) if rows > 1 else before
 
@@ -83,21 +82,21 @@ def isolate(
         call: Function that returns one result per row of a batch.
         rows: All rows.
         size: Batch size, which shrinks if a batch runs out of memory.
-        raise_oom: True if rows outside the batch take memory too. An out-of-memory error is then raised, and the batch
-            is not split.
+        raise_oom: True if out-of-memory errors are raised instead of splitting the batch. This is right if memory is
+            also taken by rows outside the batch.
 
     Returns:
-        Results in the order of the rows. A failed row gets a retryable RowError, or the error in the HopelessRow that
-        the model raised. Once STOP_REQUESTED is set, `call` is not called again, and every remaining
-        row gets STOPPED_ERROR.
+        Results in the order of the rows. A failed row gets a retryable RowError, or the error in the
+        UnprocessableRowError that the model raised. Once STOP_REQUESTED is set, `call` is not called again, and every
+        remaining row gets STOPPED_ERROR.
 
     Raises:
         Exception: The device is lost, or the model is unusable (ModelError), so no later call can succeed.
     """
-    return isolate_uncounted(partial(call_and_count, call), rows, size, raise_oom=raise_oom)
+    return isolate_without_counting(partial(call_and_count, call), rows, size, raise_oom=raise_oom)
 
 
-def isolate_uncounted(
+def isolate_without_counting(
     call: Callable[[Sequence[Row]], Sequence[Result]],
     rows: Sequence[Row],
     size: BatchSize | None = None,
@@ -123,7 +122,7 @@ def isolate_uncounted(
                 size.shrink(len(batch), before)
             if len(batch) == 1:
                 failure = RowError("model_failed", f"{type(error).__name__}: {error}", retryable=True)
-                results.append(error.error if isinstance(error, HopelessRow) else failure)
+                results.append(error.error if isinstance(error, UnprocessableRowError) else failure)
                 continue
         half = len(batch) // 2  # outside of `except`, so that the memory of the failed call is free
         waiting += [batch[half:], batch[:half]]
@@ -176,7 +175,7 @@ def is_device_lost(error: Exception) -> bool:
     """Return True if the process can no longer use its GPU or engine. Running out of memory does not count."""
     if isinstance(error, EngineError):
         return True
-    if isinstance(error, HopelessRow):  # it may quote such an error of another process
+    if isinstance(error, UnprocessableRowError):  # it may quote such an error of another process
         return False
     return "CUDA error" in str(error) and not is_out_of_memory(error)
 
@@ -190,7 +189,7 @@ def call_in_batches(
 ) -> list[Result]:
     """Return the call's result for every input, in the order of the inputs.
 
-    Each batch has `size` inputs of similar `sizes`, which keeps padding short. Without `sizes`, all inputs count as
+    Each batch has `size` inputs of similar `sizes`, which need little padding. Without `sizes`, all inputs count as
     equally large. If a batch runs out of memory, later batches have half as many inputs.
     """
     import torch  # slow to import, and the driver only counts calls

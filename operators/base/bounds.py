@@ -23,8 +23,8 @@ def at_least(minimum: float, unit: str = "") -> Bound:
 
 Positive = Annotated[int, at_least(1)]
 Natural = Annotated[int, Bound("0 or more", lambda value: value >= 0)]
-NotNegative = Annotated[float, Bound("0 or more", lambda value: 0 <= value < math.inf)]
-AboveZero = Annotated[float, Bound("more than 0", lambda value: 0 < value < math.inf)]
+NonNegative = Annotated[float, Bound("0 or more", lambda value: 0 <= value < math.inf)]
+PositiveFloat = Annotated[float, Bound("more than 0", lambda value: 0 < value < math.inf)]
 Seconds = Annotated[float, Bound("a positive number of seconds", lambda value: 0 < value < math.inf)]
 Share = Annotated[float, Bound("a fraction between 0 and 1", lambda value: 0 <= value <= 1)]
 NonZeroShare = Annotated[float, Bound("a fraction above 0 and at most 1", lambda value: 0 < value <= 1)]
@@ -44,9 +44,9 @@ class BoundsChecked:
             value = getattr(self, field.name)
             for bound in _find_bounds(field.type):
                 if value is not None and not bound.holds(value):
-                    raise ConfigError(f"{self.key_of(field.name)}: expected {bound.expected}, got {value}")
+                    raise ConfigError(f"{self.format_key(field.name)}: expected {bound.expected}, got {value}")
 
-    def key_of(self, name: str) -> str:
+    def format_key(self, name: str) -> str:
         """Return the full configuration key of a field: the prefix `section` followed by the field's name."""
         return f"{self.section}{name}"
 

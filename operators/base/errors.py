@@ -1,4 +1,4 @@
-"""Errors that tell the user what to do, errors of single rows, and the remedy for each kind of row error."""
+"""Errors that tell the user what to do, errors for single rows, and the remedy for each kind of row error."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -14,20 +14,20 @@ class ConfigError(PlumblineError):
     """Error in a configuration, raised before any model loads."""
 
 
-class MissingExtra(ConfigError):
-    """Error about a missing package that one of our extras would install."""
+class MissingExtraError(ConfigError):
+    """Error for a missing package that one of our extras would install."""
 
 
 class SourceError(PlumblineError):
-    """Error about source data that are missing, truncated or invalid, or have the wrong schema."""
+    """Error for source data that are missing, truncated or invalid, or have the wrong schema."""
 
 
 class ModelError(PlumblineError):
-    """Error about a checkpoint that is missing, invalid, or cannot be loaded."""
+    """Error for a checkpoint that is missing, invalid, or cannot be loaded."""
 
 
 class EngineError(ModelError):
-    """Error of a loaded model that can no longer be used; only a new process can load the model again."""
+    """Error for a loaded model that can no longer be used; only a new process can load the model again."""
 
 
 class RowError(NamedTuple):
@@ -41,12 +41,12 @@ class RowError(NamedTuple):
     """True if the row may succeed when the same computation is repeated."""
 
 
-class RefusedUri(PlumblineError):
-    """Error about an address outside the folders that rows may read; the file at the address was not read."""
+class RefusedUriError(PlumblineError):
+    """Error for an address that a row may not refer to, such as one outside the allowed folders; nothing was read."""
 
 
-class HopelessRow(PlumblineError):
-    """Error raised by a model for a row that it can never process, such as a prompt that exceeds its context."""
+class UnprocessableRowError(PlumblineError):
+    """Error raised by a model for a row that it can never process, such as a prompt that exceeds the context."""
 
     def __init__(self, error: RowError) -> None:
         super().__init__(error.message)
@@ -58,7 +58,10 @@ ZERO_WIDTH_JOINER = "\u200d"
 
 
 def replace_invisible(text: str) -> str:
-    """Return the text with "?" for each invisible character, which could hide or reverse the text around it."""
+    """Return the text with each invisible character replaced by "?".
+
+    Such a character could hide or reverse the text around it.
+    """
     return "".join(char if char.isprintable() or char in ("\n", "\t", ZERO_WIDTH_JOINER) else "?" for char in text)
 
 
@@ -97,7 +100,7 @@ def check_known(key: str, value: str, known: Iterable[str]) -> None:
 
 
 def hide_secrets(text: str) -> str:
-    """Return the text without the credentials and query strings of its addresses; query strings may have signatures.
+    """Return the text without credentials and query strings in its addresses; a query string may contain a signature.
 
     In an address without a scheme, a query string is recognised by its start, `?name=`.
     """
@@ -178,7 +181,7 @@ def check_prompt(text: str) -> RowError | None:
     return None if text.strip() else EMPTY_PROMPT_ERROR
 
 
-def unknown_prompt(prompt_id: str | None) -> RowError:
-    """Return the error of a row whose prompt is not in the benchmark."""
+def make_unknown_prompt_error(prompt_id: str | None) -> RowError:
+    """Return the error for a row whose prompt is not in the benchmark."""
     message = f"prompt_id {prompt_id!r} is not in the benchmark's prompts; add the prompt, or correct the id"
     return RowError("unknown_prompt", message)

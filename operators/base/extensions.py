@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from packaging.version import Version
 
-from plumbline.operators.base.errors import DISTRIBUTION, ConfigError, MissingExtra, format_install_remedy
+from plumbline.operators.base.errors import DISTRIBUTION, ConfigError, MissingExtraError, format_install_remedy
 
 T = TypeVar("T")
 EXTENSION_NAME_PATTERN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -50,7 +50,10 @@ class Extensions(Mapping[str, T], Generic[T]):
 
     @cached_property
     def declared(self) -> Mapping[str, EntryPoint]:
-        """Entry points by name. Raise ConfigError if a name is invalid, or if two packages declare the same name."""
+        """Entry points by name.
+
+        Raises ConfigError if a name is invalid, or if two packages declare the same name.
+        """
         points = {name: EntryPoint(name, value, self.group) for name, value in self.ours.items()}
         for point in sorted(entry_points(group=self.group), key=_name_package):
             if not EXTENSION_NAME_PATTERN.fullmatch(point.name):
@@ -113,7 +116,7 @@ def _read_plugin_entry_points() -> Mapping[str, Mapping[str, str]]:
 
 
 def declare_modules(package: str, names: Iterable[str], attribute: str) -> dict[str, str]:
-    """Return an entry point `package.NAME:attribute` for each module name, by name."""
+    """Map each module name to its entry point, `package.NAME:attribute`."""
     return {name: f"{package}.{name}:{attribute}" for name in names}
 
 
@@ -143,18 +146,18 @@ def find_missing_packages(extra: str) -> tuple[str, ...]:
 
 
 def require_extra(extra: str, what: str) -> None:
-    """Raise MissingExtra if a package of the extra is not installed; `what` is the feature that needs it."""
+    """Raise MissingExtraError if a package of the extra is not installed; `what` is the feature that needs it."""
     if missing := find_missing_packages(extra):
-        raise MissingExtra(f"{what} needs {', '.join(missing)}; {format_install_remedy(extra)}")
+        raise MissingExtraError(f"{what} needs {', '.join(missing)}; {format_install_remedy(extra)}")
 
 
 @contextmanager
 def explain_missing_extra(extra: str, what: str) -> Iterator[None]:
-    """Raise MissingExtra if an import in the context finds no module; `what` is the feature that needs the extra."""
+    """Raise MissingExtraError if a module imported in the context is missing; `what` is the feature that needs it."""
     try:
         yield
     except ModuleNotFoundError as error:
-        raise MissingExtra(f"{what} needs {error.name}; {format_install_remedy(extra)}") from error
+        raise MissingExtraError(f"{what} needs {error.name}; {format_install_remedy(extra)}") from error
 
 
 def require_release(package: str, oldest: str, what: str) -> None:

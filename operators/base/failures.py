@@ -18,9 +18,10 @@ def count_failures(errors: pa.Table) -> pa.Table:
 
 
 def merge_failures(tables: Sequence[pa.Table]) -> pa.Table:
-    """Return one table of failures (schema FAILURES): the first of equal failures, with the sum of their row counts.
+    """Return one table of failures (schema FAILURES), with similar failures merged into one row.
 
-    Two failures are equal if they have the same kind, both or neither are retryable, and both or neither are in a file.
+    Failures are merged if they have the same kind and the same `retryable`, and either all or none of them name a
+    file. The merged row is the first of them, with the sum of their row counts.
     """
     table = pa.concat_tables([schemas.FAILURES.empty_table(), *tables])
     marked = table.append_column("in_file", pc.is_valid(table.column("file")))
@@ -32,7 +33,7 @@ def merge_failures(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def iterate_failure_kinds(failures: pa.Table) -> Iterator[dict[str, Any]]:
-    """Yield the first row of each kind, in order of appearance; `rows` is the number of all rows of the kind."""
+    """Yield the first failure of each kind, in order of appearance; its `rows` is the sum over that kind."""
     by_kind: dict[str, dict[str, Any]] = {}
     for row in failures.to_pylist():
         first = by_kind.setdefault(row["kind"], {**row, "rows": 0})

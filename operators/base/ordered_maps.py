@@ -1,4 +1,4 @@
-"""Function type that applies a function to items in order; the caller decides whether the items run in parallel."""
+"""The type of functions that apply another function to items in order, in parallel or one at a time."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar

@@ -1,4 +1,4 @@
-"""Tables and rows: tables with a given schema, errors of rows, metadata of tables, and lists from callers."""
+"""Helpers that make and split tables, convert row errors, attach metadata to tables, and check columns and lists."""
 
 import hashlib
 import json
@@ -54,7 +54,7 @@ def split_by_image(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def split_by_call(row: Mapping[str, Any]) -> list[list[Mapping[str, Any] | None]]:
-    """Return, for each image of a row, a list with a row for each call of the judge; None for an unreadable reply.
+    """Return one list per image of a row, with one row per call to the judge, or None if a reply was unreadable.
 
     If the row is not from a judge, each list has one row.
     """
@@ -65,7 +65,7 @@ def split_by_call(row: Mapping[str, Any]) -> list[list[Mapping[str, Any] | None]
     return [calls[start : start + size] for start in range(0, len(calls), size)]
 
 
-def error_value(error: RowError | None) -> dict[str, Any] | None:
+def error_to_dict(error: RowError | None) -> dict[str, Any] | None:
     """Return the error as a dictionary for the `error` column, or None if there is no error."""
     return error._asdict() if error is not None else None
 
@@ -81,12 +81,12 @@ def read_row_error(value: Mapping[str, Any] | None) -> RowError | None:
 
 
 def attach_usage(table: pa.Table, usage: Usage) -> pa.Table:
-    """Return the table with the usage of model calls in its metadata, which is saved in the file of the cell."""
+    """Return the table with the usage of its model calls in the metadata, which is saved in the cell's file."""
     return table.replace_schema_metadata({USAGE_KEY: json.dumps(usage._asdict())})
 
 
 def read_usage(table: pa.Table) -> Usage | None:
-    """Return the usage of model calls stored in the table's metadata; None if the metadata has no usage."""
+    """Return the usage of model calls that the table's metadata contains, or None if it contains none."""
     found = (table.schema.metadata or {}).get(USAGE_KEY)
     return Usage(**json.loads(found)) if found is not None else None
 
@@ -102,7 +102,7 @@ def read_kept_count(table: pa.Table) -> int:
 
 
 def join_tables(tables: Sequence[pa.Table]) -> pa.Table:
-    """Return one table with the rows of all; its metadata has the total usage and total number of kept rows."""
+    """Return one table with the rows of all tables, and the totals of usage and kept rows in its metadata."""
     if len(tables) == 1:
         return tables[0]
     table = pa.concat_tables([part.replace_schema_metadata(None) for part in tables])
@@ -151,7 +151,7 @@ def require_columns(found: Iterable[str], required: Iterable[str], where: str, *
 def list_values(values: Any, name: str) -> list[Any]:
     """Return the values of a list, array, pandas Series, Arrow column or iterator in order; ignore a Series' index.
 
-    Raises ConfigError if the values have no order or several dimensions.
+    Raises ConfigError if the values are unordered or have more than one dimension.
     """
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return list(values.to_pylist())

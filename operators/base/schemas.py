@@ -22,7 +22,7 @@ PROMPTS = pa.schema([*texts("prompt_id", "text"), *text_lists("skills"), *texts(
 BUILT_PROMPTS = pa.schema([*PROMPTS, *texts("origin")])
 """Prompts of a benchmark from jobs.build_benchmark; `origin` is `read`, or `written` if a model wrote the prompt."""
 
-LEFT_OUT = pa.schema(
+LEFT_OUT_PROMPTS = pa.schema(
     [*texts("prompt_id", "text"), *text_lists("skills"), *texts("origin", "reason", "repeats"), ("error", ERROR)]
 )
 """Prompts that jobs.build_benchmark left out. `reason` is one of:
@@ -84,12 +84,12 @@ computed again if this digest or the image has changed.
 _IMAGE_AND_INPUT_DIGESTS = texts("image_digest", "basis")
 
 
-def image_schema(*columns: tuple[str, pa.DataType]) -> pa.Schema:
+def make_image_schema(*columns: tuple[str, pa.DataType]) -> pa.Schema:
     """Return the schema of a table with one row per image; `columns` are added for the stage's results."""
     return pa.schema([*_IMAGE_COLUMNS, *columns, ("error", ERROR), *_IMAGE_AND_INPUT_DIGESTS])
 
 
-ANSWERS = pa.schema([*image_schema(("answers", pa.list_(ANSWER))), *ints("images")])
+ANSWERS = pa.schema([*make_image_schema(("answers", pa.list_(ANSWER))), *ints("images")])
 """Answers to the questions about a row's images.
 
 `images` is null for a row with one image. For a row with several images it is the number of images, and `answers` has
@@ -102,17 +102,17 @@ PRIORS = pa.schema([*texts("prompt_id"), ("answers", pa.list_(ANSWER)), ("error"
 BOX = pa.struct([*texts("label"), *float32s("score", "x1", "y1", "x2", "y2")])
 """An object detected in an image: label, confidence, and box in pixels from the upper left corner."""
 
-SEEN = pa.struct([*texts("question_id"), ("boxes", pa.list_(pa.list_(BOX))), *text_lists("texts")])
+MODULE_OUTPUTS = pa.struct([*texts("question_id"), ("boxes", pa.list_(pa.list_(BOX))), *text_lists("texts")])
 """Outputs of modules for one question about an image: one entry per module call, in order
 (operators/metrics/modules.py).
 
 `boxes` is null if the call detects nothing; `texts` is null if the call returns no text.
 """
 
-MODULES = pa.schema([*image_schema(("answers", pa.list_(SEEN))), *ints("images")])
+MODULE_ANSWERS = pa.schema([*make_image_schema(("answers", pa.list_(MODULE_OUTPUTS))), *ints("images")])
 """Answers as in ANSWERS, but computed by modules (operators/metrics/modules.py)."""
 
-RATINGS_GIVEN = pa.list_(pa.struct([*texts("name"), *floats("value")]))
+NAMED_RATINGS = pa.list_(pa.struct([*texts("name"), *floats("value")]))
 """Numbers in a judge's verdict, or components of a reward, each with the name of the rated property."""
 
 SIMILARITIES = pa.schema(
@@ -123,7 +123,7 @@ SIMILARITIES = pa.schema(
         ("error", ERROR),
         *_IMAGE_AND_INPUT_DIGESTS,
         ("images", pa.list_(pa.float32())),
-        ("ratings", RATINGS_GIVEN),
+        ("ratings", NAMED_RATINGS),
     ]
 )
 """Similarities of images and texts.
@@ -134,21 +134,21 @@ SIMILARITIES = pa.schema(
 model returns a single number.
 """
 
-CAPTIONS = image_schema(("captions", pa.list_(pa.struct([*texts("text"), *ints("width", "height")]))))
+CAPTIONS = make_image_schema(("captions", pa.list_(pa.struct([*texts("text"), *ints("width", "height")]))))
 """Captions of whole images, one per image of the row, with the size of the image in pixels."""
 
 REGION = pa.struct([*texts("label"), *ints("x1", "y1", "x2", "y2")])
 """Description of an image region, and its box in pixels from the upper left corner."""
 
-REGIONS = image_schema(("regions", pa.list_(pa.list_(REGION))))
+REGIONS = make_image_schema(("regions", pa.list_(pa.list_(REGION))))
 """Captions of image regions: one list of regions per image of the row."""
 
-DESCRIPTIONS = image_schema(*text_lists("descriptions"))
+DESCRIPTIONS = make_image_schema(*text_lists("descriptions"))
 """Descriptions that a language model wrote from captions and regions, one per image of the row."""
 
 VERDICTS = pa.schema(
     [
-        *image_schema(("verdicts", pa.list_(pa.struct([("ratings", RATINGS_GIVEN), *texts("rationale")])))),
+        *make_image_schema(("verdicts", pa.list_(pa.struct([("ratings", NAMED_RATINGS), *texts("rationale")])))),
         *ints("repeats"),
     ]
 )
@@ -166,7 +166,7 @@ better (ties and `neither` count half), and the judge's reason, null if it gives
 
 PAIRS = pa.schema(
     [
-        *image_schema(("answers", pa.list_(PAIR_ANSWER))),
+        *make_image_schema(("answers", pa.list_(PAIR_ANSWER))),
         *texts("other_image_id", "other_generator"),
     ]
 )
@@ -175,7 +175,7 @@ PAIRS = pa.schema(
 The image of `other_generator` is shown first for the first answer, and second for the second answer.
 """
 
-COMPARED = pa.schema(
+COMPARED_PAIRS = pa.schema(
     [
         *texts("prompt_id", "metric"),
         *texts("first_generator", "second_generator", "first_image_id", "second_image_id"),
@@ -188,15 +188,17 @@ COMPARED = pa.schema(
 The columns of PAIR_ANSWER are null if and only if `error` is not, except for `reason`.
 """
 
-WIN_RATES = image_schema(("wins", pa.list_(pa.float64())))
+WIN_RATES = make_image_schema(("wins", pa.list_(pa.float64())))
 """For each image, the probability that it is better than each image that it was compared with: the mean over both
 orders.
 """
 
-IMAGE_STATISTICS = image_schema(("statistics", pa.list_(pa.struct(float32s("edge_density", "entropy", "saturation")))))
+IMAGE_STATISTICS = make_image_schema(
+    ("statistics", pa.list_(pa.struct(float32s("edge_density", "entropy", "saturation"))))
+)
 """Image statistics that do not depend on the prompt, one entry per image (operators/stages/image_statistics.py)."""
 
-FUNCTION_VALUES = image_schema(("values", pa.list_(pa.struct(floats("value")))))
+FUNCTION_VALUES = make_image_schema(("values", pa.list_(pa.struct(floats("value")))))
 """Values returned by a user's function (operators/stages/function_values.py), one per image of the row."""
 
 SCORES = pa.schema(
@@ -219,7 +221,7 @@ ELEMENT_SCORES = pa.schema(
         *SCORES,
         ("elements", pa.list_(ELEMENT)),
         *_INPUT_DIGEST,
-        ("ratings", RATINGS_GIVEN),
+        ("ratings", NAMED_RATINGS),
         *texts("rationale"),
         ("asks", pa.list_(pa.float64())),
     ]
@@ -280,7 +282,7 @@ RATINGS = pa.schema([*_IMAGE_COLUMNS, *texts("rater", "template"), *floats("rati
 """One person's rating of one image; null if the person was unsure. `template` is the rating template (likert, wl, ...).
 """
 
-PARTS = pa.schema([*_IMAGE_COLUMNS, *texts("rater", "template", "part"), *floats("rating")])
+PART_RATINGS = pa.schema([*_IMAGE_COLUMNS, *texts("rater", "template", "part"), *floats("rating")])
 """One person's answer about one part of an image, such as a word of its prompt or a question; null if the person was
 unsure. An empty `part` means the image as a whole.
 """
@@ -420,7 +422,7 @@ ORDERS = pa.schema(
 if the test's ranks favour one generator and the means the other.
 """
 
-CORRECTED = pa.schema(
+CORRECTED_MEANS = pa.schema(
     [
         *texts("template", "metric", "scale", "generator", "other"),
         *floats(
@@ -450,7 +452,7 @@ better generator according to people combined with the metric; `metric_better` i
 to the metric's scores alone. The intervals of all pairs hold simultaneously.
 """
 
-CONTRADICTED = pa.schema(texts("template", "metric", "image_id", "prompt_id", "generator", "why"))
+CONTRADICTED_IMAGES = pa.schema(texts("template", "metric", "image_id", "prompt_id", "generator", "why"))
 """Images about which a metric and people disagree most, with the reason (operators/metaeval/contradicted_images.py)."""
 
 CORRELATIONS = pa.schema([*texts("metric", "other", "kind", "generator"), *floats("rho", "low", "high"), *longs("n")])

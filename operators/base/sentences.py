@@ -38,7 +38,7 @@ def take_first_rows(rows: Sequence[Row], limit: int) -> FirstRows[Row]:
 
 
 class ShownTable(NamedTuple):
-    """A table of texts, as shown on a page or in a terminal."""
+    """Table of strings, as shown on a page or in a terminal."""
 
     title: str
     caption: str
@@ -72,7 +72,7 @@ def format_percent(share: float) -> str:
 
 
 NO_INTERVAL = "no interval"
-WHY_NO_INTERVAL = "No interval is shown if too few prompts differ from the rest for it to be reliable."
+NO_INTERVAL_NOTE = "No interval is shown if too few prompts differ from the rest for it to be reliable."
 """Note below tables that contain NO_INTERVAL."""
 
 

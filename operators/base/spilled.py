@@ -26,7 +26,7 @@ class SpilledColumns:
         self._ends.append(self._ends[-1] + len(column))
 
     def read(self, number: int, rows: slice = ALL_ROWS) -> Floats:
-        """Return the column with this number (from 0, in order of appending), or only the given `rows` of it."""
+        """Return the column with this number, or only the given `rows` of that column."""
         begin, end, _ = rows.indices(self._ends[number + 1] - self._ends[number])
         self._file.seek(8 * (self._ends[number] + begin))
         return np.frombuffer(self._file.read(8 * max(end - begin, 0)), np.float64)

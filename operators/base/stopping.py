@@ -9,6 +9,6 @@ STOP_REQUESTED = threading.Event()
 STOPPED_ERROR = RowError(
     "stopped", f"the run was stopped before this row; {REMEDIES_BY_KIND['stopped']}", retryable=True
 )
-"""Error of rows that were not computed because the process stopped. Cells that contain such rows are drafts; the next
+"""Error for rows that were not computed because the process stopped. Cells that contain such rows are drafts; the next
 run completes them.
 """

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 
 class Usage(NamedTuple):
-    """Number of model calls, with numbers of tokens if the model counts tokens."""
+    """Number of model calls, and numbers of tokens, which are 0 if the model does not count tokens."""
 
     calls: int = 0
     prompt_tokens: int = 0

@@ -9,8 +9,8 @@ from PIL import Image
 
 from plumbline.operators.images.image_formats import (
     PNG_SIGNATURE,
-    BrokenImage,
-    CostlyImage,
+    BrokenImageError,
+    CostlyImageError,
     iterate_png_chunks,
     open_image,
 )
@@ -44,7 +44,7 @@ class Animation:
 def find_animation(encoded: bytes) -> Animation | None:
     """Return the header data of an animation with several frames, or None for any other file.
 
-    Raises BrokenImage if the file ends early or has more than MAX_FRAMES frames.
+    Raises BrokenImageError if the file ends early or has more than MAX_FRAMES frames.
     """
     animation: Animation | None = None
     if encoded.startswith((b"GIF87a", b"GIF89a")):
@@ -67,7 +67,7 @@ def sample_animation(
     frame over the previous frames. Frames are not kept after they are yielded. `check_size` is called with the width
     and height before any frame is decoded, and may raise.
 
-    Raises BrokenImage if a frame is damaged, CostlyImage after `seconds` of processor time.
+    Raises BrokenImageError if a frame is damaged, CostlyImageError after `seconds` of processor time.
     """
     stop = time.thread_time() + seconds
     with open_image(encoded, seconds, max(len(animation.delays), 1)) as image:
@@ -93,21 +93,21 @@ def sample_animation(
 
 def _load_frame(image: Image.Image, number: int, stop: float) -> None:
     if time.thread_time() > stop:
-        raise CostlyImage
+        raise CostlyImageError
     image.seek(number)
     image.load()
 
 
 def _check_frame_count(count: int) -> int:
     if count > MAX_FRAMES:
-        raise BrokenImage(f"the file has over {MAX_FRAMES} frames")
+        raise BrokenImageError(f"the file has over {MAX_FRAMES} frames")
     return count
 
 
 def _read_gif(gif: bytes) -> Animation:
     """Return the delays (in milliseconds) and size of a GIF's frames.
 
-    Raise BrokenImage if the GIF has several frames and no trailer, or more than MAX_FRAMES frames.
+    Raise BrokenImageError if the GIF has several frames and no trailer, or more than MAX_FRAMES frames.
     """
     delays: list[float] = []
     width, height, delay, position = 0, 0, 0, 13 + _compute_colour_table_size(gif[10])
@@ -130,7 +130,7 @@ def _read_gif(gif: bytes) -> Animation:
             position += 1 + gif[position]
         position += 1
     if len(delays) > 1 and gif[position : position + 1] != bytes([GIF_TRAILER]):
-        raise BrokenImage("the file ends before its last frame")
+        raise BrokenImageError("the file ends before its last frame")
     return Animation(delays, width, height)
 
 
@@ -153,7 +153,7 @@ def _read_webp(webp: bytes) -> Animation:
 def _read_png(png: bytes) -> Animation | None:
     """Return the delays of an animated PNG's frames, or None for a still PNG.
 
-    Raise BrokenImage if the file declares another number of frames than it has, or has more than MAX_FRAMES.
+    Raises BrokenImageError if the file does not have the number of frames that it declares, or more than MAX_FRAMES.
     """
     declared, first = 0, 0
     delays: list[float] = []
@@ -169,10 +169,10 @@ def _read_png(png: bytes) -> Animation | None:
                 numerator, denominator = int.from_bytes(data[20:22]), int.from_bytes(data[22:24])
                 delays.append(1000 * numerator / (denominator or 100))
                 _check_frame_count(len(delays))
-    except BrokenImage:
+    except BrokenImageError:
         if declared < 2:  # decoding it as an image reports what is wrong
             return None
         raise
     if declared != len(delays):
-        raise BrokenImage(f"the file has {len(delays)} of {declared} frames")
+        raise BrokenImageError(f"the file has {len(delays)} of {declared} frames")
     return Animation(delays, first=first)

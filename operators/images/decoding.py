@@ -8,17 +8,17 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from plumbline.operators.base.bounds import BoundsChecked, Positive, Seconds
-from plumbline.operators.base.errors import MissingExtra, RowError
+from plumbline.operators.base.errors import MissingExtraError, RowError
 from plumbline.operators.images.animations import find_animation, sample_animation
 from plumbline.operators.images.image_formats import (
     DECODED_FORMATS,
     JPEG_SIGNATURE,
     STORED_IMAGE_KEY,
-    CostlyImage,
-    UncheckedImage,
+    CostlyImageError,
+    UncheckedImageError,
     decode_jpeg,
     decode_png,
-    load_whole,
+    load_whole_image,
     open_image,
     read_jpeg,
 )
@@ -26,7 +26,7 @@ from plumbline.operators.images.videos import Clips, find_demuxer, sample_video
 
 Image.MAX_IMAGE_PIXELS = None  # Pillow's limit is for the whole process; ImageLimits is checked instead
 
-MAX_ELONGATION = 16
+MAX_ASPECT_RATIO = 16
 """Maximum ratio of longest to shortest side. Models pad an image to a square, or resize its shortest side to hundreds
 of pixels.
 """
@@ -70,23 +70,26 @@ class ImageLimits(BoundsChecked):
     max_images: Positive = 64
     """Maximum number of images in one row, such as the frames of a film."""
 
-    def semantic(self) -> dict[str, int]:
-        """Return, by name, the limits that refuse images permanently, and the version of the decoding.
+    def list_key_properties(self) -> dict[str, int]:
+        """Return a mapping of the limits that rule out an image for good, and the version of the decoding code.
 
         The time limit is left out: images that took too long are retried in the next run.
         """
         names = ("max_pixels", "max_bytes", "max_scans", "max_images")
         return {**{name: getattr(self, name) for name in names}, "decoding": DECODING_VERSION}
 
-    def accept_all_of(self, earlier: Mapping[str, int]) -> bool:
-        """Return True if these limits accept every image that the `earlier` limits (a result of `semantic`) accept."""
-        now = self.semantic()
+    def accepts_all_of(self, earlier: Mapping[str, int]) -> bool:
+        """Return True if these limits accept every image that the limits `earlier` accept.
+
+        `earlier` is a result of `list_key_properties`.
+        """
+        now = self.list_key_properties()
         same = earlier.keys() == now.keys() and earlier["decoding"] == now["decoding"]
         return same and all(earlier[name] <= now[name] for name in now)
 
 
 class RowFailure(Exception):
-    """Error about a row whose images cannot be read, decoded or preprocessed, with the error for the row."""
+    """Exception for a row whose images cannot be read, decoded or preprocessed; `error` is reported for the row."""
 
     def __init__(self, error: RowError) -> None:
         self.error = error
@@ -95,8 +98,8 @@ class RowFailure(Exception):
 def decode_each(encoded: bytes, limits: ImageLimits, clips: Clips) -> Iterator[Image.Image | RowError]:
     """Yield an encoded image as RGB, or the sampled frames of a video or animation.
 
-    If decoding fails, the last item is a RowError. Any exception of a decoder counts as a fault of these bytes, so it
-    only fails this row. If an image decoder is not installed, the whole shard fails and is tried again.
+    If decoding fails, the last item is a RowError. An exception in a decoder is blamed on these bytes, so only
+    this row fails. If an image decoder is not installed, the whole shard fails and is tried again.
     """
 
     def check_size(width: int, height: int) -> None:
@@ -115,9 +118,9 @@ def decode_each(encoded: bytes, limits: ImageLimits, clips: Clips) -> Iterator[I
             return
     except RowFailure as failure:
         yield failure.error
-    except CostlyImage:
+    except CostlyImageError:
         yield _make_slow_error(limits)
-    except MissingExtra as missing:
+    except MissingExtraError as missing:
         yield RowError("missing_extra", str(missing), retryable=True)
     except ImportError:  # the machine's fault, not the image's
         raise
@@ -139,11 +142,11 @@ def decode_bytes(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
         return _decode_image(encoded, limits)
     except UnidentifiedImageError:
         expected = f"expected an image ({', '.join(DECODED_FORMATS)}) or a video ({VIDEO_FORMATS})"
-        return RowError("corrupt_image", f"{expected}, found {_describe_unreadable(encoded)}")
-    except UncheckedImage as error:
+        return RowError("corrupt_image", f"{expected}, found {_describe_unreadable_file(encoded)}")
+    except UncheckedImageError as error:
         message = f"found {error}, whose decoder does not report missing data; save the image as PNG"
         return RowError("corrupt_image", message)
-    except CostlyImage:
+    except CostlyImageError:
         return _make_slow_error(limits)
     except ImportError:
         raise
@@ -152,8 +155,8 @@ def decode_bytes(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError:
         return RowError("corrupt_image", message, retryable=isinstance(error, MemoryError))
 
 
-def _describe_unreadable(encoded: bytes) -> str:
-    """Return text on what kind of file the bytes seem to be, without quoting their content, and on what to do."""
+def _describe_unreadable_file(encoded: bytes) -> str:
+    """Return text that says what kind of file the bytes seem to be and what to do, without quoting their content."""
     kinds = [kind for signature, kind in UNREAD_VIDEO_SIGNATURES.items() if encoded.startswith(signature)]
     if encoded[:1] == encoded[TS_PACKET : TS_PACKET + 1] == bytes([TS_SYNC]):
         kinds = ["an MPEG transport stream"]
@@ -177,15 +180,16 @@ def _decode_image(encoded: bytes, limits: ImageLimits) -> Image.Image | RowError
     elif image.format == "PNG" and (pixels := decode_png(image, encoded)) is not None:
         image = pixels
     else:
-        load_whole(image, encoded)
+        load_whole_image(image, encoded)
     return _convert_to_rgb(image)
 
 
 def _refuse_multiple_images(image: Image.Image, encoded: bytes) -> RowError | None:
     """Return an error if a file has several images: an animation, or a TIFF with pages other than copies and masks."""
-    remedy = "save the intended one as PNG"
     if find_animation(encoded) is not None:
-        return RowError("too_many_images", f"found an animation, but one image is expected; {remedy}")
+        return RowError(
+            "too_many_images", "found an animation, but one image is expected; save the intended one as PNG"
+        )
     if image.format != "TIFF" or not getattr(image, "is_animated", False):
         return None
     pages = 0
@@ -193,15 +197,17 @@ def _refuse_multiple_images(image: Image.Image, encoded: bytes) -> RowError | No
         image.seek(page)
         pages += not int(image.tag_v2.get(SUBFILE_TAG, 0)) & REDUCED_OR_MASK  # type: ignore[attr-defined]
     image.seek(0)
-    return RowError("too_many_images", f"found a TIFF of {pages} pages; {remedy}, or all") if pages > 1 else None
+    found = f"found a TIFF with {pages} pages; save the intended page, or each page, as PNG"
+    return RowError("too_many_images", found) if pages > 1 else None
 
 
 def _refuse_oversize(width: int, height: int, limits: ImageLimits) -> RowError | None:
     """Return an error if an image is too large, or too elongated to be padded to a square."""
     if width * height > limits.max_pixels:
         return make_too_large_error(f"{width}x{height} pixels", f"max_pixels={limits.max_pixels}")
-    if max(width, height) > MAX_ELONGATION * min(width, height):
-        return RowError("image_too_large", f"{width}x{height} is over {MAX_ELONGATION} times as long as wide; crop it")
+    if max(width, height) > MAX_ASPECT_RATIO * min(width, height):
+        found = f"the longer side of {width}x{height} pixels is over {MAX_ASPECT_RATIO} times the shorter one"
+        return RowError("image_too_large", f"{found}; crop it")
     return None
 
 

@@ -1,13 +1,15 @@
 """Reads the settings that image generators write into PNG text chunks and EXIF.
 
-These texts are untrusted: their length is bounded, only JSON is parsed, nothing is evaluated, and unreadable texts are
-ignored. Where each tool writes: AUTOMATIC1111/stable-diffusion-webui 00952fb, modules/images.py (PNG `parameters`, EXIF
-UserComment) and 0365002, modules/infotext_utils.py (the line of settings); comfyanonymous/ComfyUI 0109431, nodes.py
-(PNG `prompt`, the nodes with their inputs; in an animated WebP EXIF Model); invoke-ai/InvokeAI 001bba1,
+The texts are untrusted: their length is bounded, only JSON is parsed, nothing is evaluated, and unreadable texts are
+ignored.
+
+Where each tool writes its settings: AUTOMATIC1111/stable-diffusion-webui 00952fb, modules/images.py (PNG `parameters`,
+EXIF UserComment) and 0365002, modules/infotext_utils.py (the line of settings); comfyanonymous/ComfyUI 0109431,
+nodes.py (PNG `prompt`, the nodes with their inputs; in an animated WebP, EXIF Model); invoke-ai/InvokeAI 001bba1,
 invokeai/app/services/image_files/image_files_disk.py (PNG `invokeai_metadata`); lllyasviel/Fooocus 59f183a,
-modules/meta_parser.py (PNG `parameters`, EXIF UserComment in the main directory: JSON, or text as from AUTOMATIC1111);
-mcmonkeyprojects/SwarmUI 062407c, src/Text2Image/T2IParamInput.cs (PNG `parameters`, EXIF UserComment:
-`sui_image_params`); Forge writes like AUTOMATIC1111, with `Distilled CFG Scale`.
+modules/meta_parser.py (PNG `parameters`, EXIF UserComment in the main directory: JSON, or text in AUTOMATIC1111's
+format); mcmonkeyprojects/SwarmUI 062407c, src/Text2Image/T2IParamInput.cs (PNG `parameters`, EXIF
+UserComment: `sui_image_params`); Forge uses AUTOMATIC1111's format, with `Distilled CFG Scale`.
 """
 
 import json
@@ -54,7 +56,7 @@ NOVELAI_CFG_KEY = "scale"
 
 
 def read_image_settings(encoded: bytes) -> dict[str, str]:
-    """Return the settings in an image file by name, with its size in pixels; empty if the bytes are no image."""
+    """Return the settings in an image file by name, and its size in pixels; empty if the bytes are not an image."""
     try:
         head = encoded if encoded.startswith(b"RIFF") else encoded[:HEAD_BYTES]
         with Image.open(BoundedBytes(head, HEADER_TIMEOUT), formats=READ_FORMATS) as image:
@@ -68,7 +70,7 @@ def read_image_settings(encoded: bytes) -> dict[str, str]:
 
 
 def _read_exif(exif: bytes | None) -> dict[str, str]:
-    """Return the settings, by name, in EXIF's UserComment or Model (which ComfyUI uses); empty if there are none."""
+    """Return a mapping of the settings in EXIF's UserComment or Model (which ComfyUI uses); empty if there are none."""
     if not exif:
         return {}
     parsed = Image.Exif()
@@ -88,7 +90,7 @@ def _read_exif(exif: bytes | None) -> dict[str, str]:
 
 
 def _read_parameters(text: str) -> dict[str, str]:
-    """Return the settings, by name, in the text of a PNG chunk `parameters` or an EXIF UserComment.
+    """Return a mapping of the settings in the text of a PNG `parameters` chunk or an EXIF UserComment.
 
     The text is JSON (SwarmUI, Fooocus), or its settings are on the last line that starts with `Steps` (AUTOMATIC1111).
     """
@@ -107,7 +109,7 @@ def _read_parameters(text: str) -> dict[str, str]:
 
 
 def _read_nodes(text: str) -> dict[str, str]:
-    """Return the settings, by name, in the nodes of a ComfyUI workflow (JSON); ignore links between nodes.
+    """Return a mapping of the settings in the nodes of a ComfyUI workflow (JSON); ignore links between nodes.
 
     A setting counts only if it has a single value across all nodes. If sampler or schedule has several values, neither
     counts; the same applies to cfg and distilled guidance. The sampler and its schedule, steps, seed and guidance may

@@ -1,7 +1,7 @@
-"""Settings that images were generated with: reads them from columns, counts their values and describes differences.
+"""Settings that images were generated with: reading them from columns, counting their values, describing differences.
 
-Settings are strings by name, such as `cfg: 7.5`. If the two sides of a comparison differ in a setting, no difference
-between their scores is called clear, because the setting may be the cause.
+Settings map names to strings, such as `cfg` to `7.5`. If the two sides of a comparison differ in a setting, no
+difference between their scores is reported as clear, because the setting may be the cause.
 """
 
 import math
@@ -36,11 +36,11 @@ REPEAT_SETTING = "seed"
 """Setting that may differ between the sides of a comparison, because images of a prompt with different seeds count as
 repeats.
 """
-Choice = Literal["compare", "ignore"]
+SettingsPolicy = Literal["compare", "ignore"]
 """Treatment of settings: with `compare`, no difference between two sides with different settings is called clear;
 `ignore` disregards settings.
 """
-COMPARE: Choice = "compare"
+COMPARE: SettingsPolicy = "compare"
 MAX_COUNTED_VALUES = 16
 """Maximum number of distinct values of a setting that are counted separately."""
 MAX_LISTED_VALUES = 3
@@ -65,38 +65,38 @@ images is kept.
 """
 
 
-def list_setting_columns(asked: Sequence[str] | Mapping[str, str] | None = None) -> dict[str, ColumnAlternatives]:
+def list_setting_columns(configured: Sequence[str] | Mapping[str, str] | None = None) -> dict[str, ColumnAlternatives]:
     """Return, for each setting, the columns that may contain it: the configured columns, or else the usual columns.
 
-    The configured columns (`asked`) may be a mapping from setting to column, or a list of columns. A listed column that
-    is one of the usual columns of a setting, such as of `cfg`, is read as this setting; any other listed column becomes
-    a setting with the column's own name.
+    The configured columns may be a mapping from setting to column, or a list of columns. A listed column that is one of
+    the usual columns for a setting, such as for `cfg`, is read as this setting. Any other listed column becomes a
+    setting with the column's own name.
     """
-    if asked is None:
+    if configured is None:
         return dict(USUAL_COLUMNS)
-    if isinstance(asked, Mapping):
-        return {name: ((column,),) for name, column in asked.items()}
-    usual = {name: tuple(way for way in ways if set(way) <= set(asked)) for name, ways in USUAL_COLUMNS.items()}
+    if isinstance(configured, Mapping):
+        return {name: ((column,),) for name, column in configured.items()}
+    usual = {name: tuple(way for way in ways if set(way) <= set(configured)) for name, ways in USUAL_COLUMNS.items()}
     known = {column for ways in usual.values() for way in ways for column in way}
     return {name: ways for name, ways in usual.items() if ways} | {
-        column: ((column,),) for column in asked if column not in known
+        column: ((column,),) for column in configured if column not in known
     }
 
 
 def find_setting_columns(
-    available: Iterable[str], ways: Mapping[str, ColumnAlternatives]
+    available: Iterable[str], alternatives: Mapping[str, ColumnAlternatives]
 ) -> dict[str, tuple[str, ...]]:
-    """Return, for each setting, the first of its alternatives (`ways`) whose columns are all available.
+    """Return, for each setting, the first of its alternatives whose columns are all available.
 
     Settings without such an alternative are left out.
     """
     have = set(available)
-    found = {name: next((way for way in of if set(way) <= have), ()) for name, of in ways.items()}
+    found = {name: next((way for way in ways if set(way) <= have), ()) for name, ways in alternatives.items()}
     return {name: columns for name, columns in found.items() if columns}
 
 
 def list_source_columns(ways: Mapping[str, ColumnAlternatives]) -> list[str]:
-    """Return all columns that may contain a setting, and SETTINGS_COLUMN, which ingests write; empty without `ways`."""
+    """Return all columns that may contain a setting, including SETTINGS_COLUMN; if `ways` is empty, return none."""
     return (
         [*dict.fromkeys(column for of in ways.values() for way in of for column in way), SETTINGS_COLUMN]
         if ways
@@ -132,7 +132,7 @@ def format_value(name: str, value: Any) -> str | None:
 
 
 def read_field_settings(fields: Mapping[str, Any]) -> dict[str, str]:
-    """Return a row's settings as strings by name, such as `cfg`; each is read from its usual columns."""
+    """Return a mapping of a row's settings, such as `cfg`; each is read from its usual columns."""
     found = find_setting_columns(fields, USUAL_COLUMNS)
     texts = {name: _join_cells(name, [fields[column] for column in columns]) for name, columns in found.items()}
     return {name: text for name, text in texts.items() if text}
@@ -173,7 +173,7 @@ def has_settings(schema: pa.Schema) -> bool:
 
 
 def count_settings(column: pa.Array | pa.ChunkedArray) -> dict[str, ValueCounts | int]:
-    """Return, by setting, the number of rows with each value; settings without any value are left out.
+    """Return the number of rows with each value of each setting; settings without any value are left out.
 
     A setting with more than MAX_COUNTED_VALUES values gets the number of rows with any value instead.
     """
@@ -192,7 +192,7 @@ def _limit_values(values: ValueCounts) -> ValueCounts | int:
 
 
 def add_settings(known: SettingCounts, more: SettingCounts) -> dict[str, ValueCounts | int]:
-    """Return the counts over two disjoint sets of images together, by setting and value."""
+    """Return the combined counts of two disjoint sets of images, by setting and value."""
     added: dict[str, ValueCounts | int] = {}
     for name in dict.fromkeys([*known, *more]):
         ours, theirs = known.get(name, {}), more.get(name, {})
@@ -240,9 +240,9 @@ def compare_settings(ours: SettingCounts, theirs: SettingCounts) -> list[Differe
 
 
 def _describe_values(values: ValueCounts | int) -> str:
-    """Return text with a setting's values: one alone, or several with percentages, most frequent first.
+    """Return a setting's only value, or text with its most frequent values and their percentages.
 
-    If the values were not counted because there are too many, the text only says how many there are at least.
+    If the values were not counted because there are too many, the text says only that there are more than the limit.
     """
     if isinstance(values, int):
         return f"more than {MAX_COUNTED_VALUES} values"
@@ -271,13 +271,13 @@ def describe_changed_settings(before: Mapping[str, Any], after: Mapping[str, Any
     return describe_differences(compare_settings(ours, theirs), str(before.get("run_id", "")))
 
 
-def read_all_settings(manifest: Mapping[str, Any], choice: Choice = COMPARE) -> dict[str, SettingCounts]:
+def read_all_settings(manifest: Mapping[str, Any], choice: SettingsPolicy = COMPARE) -> dict[str, SettingCounts]:
     """Return the settings of each generator in a run's manifest; none if `choice` is `ignore`."""
     known: Mapping[str, SettingCounts] = manifest.get(SETTINGS_COLUMN) or {}
     return dict(known) if choice == COMPARE else {}
 
 
-def write_setting_notes(manifest: Mapping[str, Any], generators: Sequence[str]) -> list[str]:
+def make_setting_notes(manifest: Mapping[str, Any], generators: Sequence[str]) -> list[str]:
     """Return notes on the generators whose settings have several values or are unknown."""
     settings = read_all_settings(manifest)
     notes = []

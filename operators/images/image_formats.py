@@ -71,16 +71,16 @@ BIT_DEPTH_OFFSET, USUAL_BIT_DEPTH = 24, 8
 """Byte offset of a PNG's bit depth in the file, and the usual bit depth."""
 
 
-class CostlyImage(Exception):
-    """Error about an image that takes too long to decode; no OSError, because Pillow turns OSErrors into warnings."""
+class CostlyImageError(Exception):
+    """Error for an image that takes too long to decode; not an OSError, because Pillow turns OSErrors into warnings."""
 
 
-class BrokenImage(Exception):
-    """Error about an image that is incomplete or damaged."""
+class BrokenImageError(Exception):
+    """Error for an image that is incomplete or damaged."""
 
 
-class UncheckedImage(Exception):
-    """Error about an image in a format whose decoder does not report missing data, so that it cannot be checked."""
+class UncheckedImageError(Exception):
+    """Error for an image that cannot be checked, because the decoder of its format does not report missing data."""
 
 
 class BoundedBytes(io.BytesIO):
@@ -95,8 +95,8 @@ class BoundedBytes(io.BytesIO):
         self.stop = time.thread_time() + seconds
         self.left = MAX_TIFF_HEADER_BYTES if encoded.startswith(TIFF_SIGNATURES) else MAX_READS_PER_FILE * self.size
 
-    def end_header(self, n_frames: int) -> None:
-        """Set the number of bytes that may still be read, for the pixels of `n_frames` frames.
+    def limit_pixel_reads(self, n_frames: int) -> None:
+        """Limit the number of bytes that may still be read for the pixels of `n_frames` frames.
 
         The decoder may read up to one block beyond each frame.
         """
@@ -106,9 +106,9 @@ class BoundedBytes(io.BytesIO):
         piece = super().read(size)
         self.left -= len(piece)
         if self.left < 0:
-            raise BrokenImage("the header is too large, or refers to the same bytes over and over")
+            raise BrokenImageError("the header is too large, or refers to the same bytes over and over")
         if time.thread_time() > self.stop:
-            raise CostlyImage
+            raise CostlyImageError
         return piece
 
 
@@ -122,7 +122,7 @@ class Jpeg(NamedTuple):
 
 
 def read_jpeg(encoded: bytes) -> Jpeg:
-    """Return a JPEG without its metadata, with its frame and scans; raise BrokenImage for too many segments."""
+    """Return a JPEG without its metadata, with its frame and scans; raise BrokenImageError for too many segments."""
     bare, scans = [JPEG_SIGNATURE[:2]], list[bytes]()
     frame = b""
     marker = MARKER_PATTERN.search(encoded, len(JPEG_SIGNATURE[:2]))
@@ -141,7 +141,7 @@ def read_jpeg(encoded: bytes) -> Jpeg:
             scans.append(segment)
         frame = segment if code in FRAME_MARKERS else frame
         marker = following
-    raise BrokenImage(f"the file has over {MAX_SEGMENTS} segments")
+    raise BrokenImageError(f"the file has over {MAX_SEGMENTS} segments")
 
 
 def open_image(encoded: bytes, seconds: float, n_frames: int = 1) -> Image.Image:
@@ -156,19 +156,19 @@ def open_image(encoded: bytes, seconds: float, n_frames: int = 1) -> Image.Image
         bare = _select_chunks(encoded, lambda chunk_type: chunk_type not in COMPRESSIBLE_CHUNK_TYPES)
     stream = BoundedBytes(bare, seconds)
     image = Image.open(stream, formats=DECODED_FORMATS)
-    stream.end_header(n_frames)
+    stream.limit_pixel_reads(n_frames)
     if image.format == "PNG":
         for chunk_type, data, checksum in iterate_png_chunks(encoded):
             if zlib.crc32(data, zlib.crc32(chunk_type)) != checksum:
-                raise BrokenImage(f"the checksum of the {chunk_type.decode('latin-1')!r} chunk is wrong")
+                raise BrokenImageError(f"the checksum of the {chunk_type.decode('latin-1')!r} chunk is wrong")
     return image
 
 
 def decode_png(image: Image.Image, png: bytes) -> Image.Image | None:
-    """Return an opened PNG decoded, in half the time that Pillow takes and without blocking other Python threads.
+    """Decode an opened PNG in half the time that Pillow takes, without blocking other Python threads.
 
-    Return None for a PNG that this function does not support, for a damaged PNG (Pillow describes faults better), and
-    if imagecodecs, which the extra `fast` installs, is missing.
+    Returns None for a PNG that this function does not support, and for a damaged PNG (Pillow describes faults better).
+    Also returns None if imagecodecs, which the extra `fast` installs, is missing.
     """
     try:
         import imagecodecs
@@ -193,11 +193,11 @@ def _select_chunks(png: bytes, wanted: Callable[[bytes], bool]) -> bytes:
     return b"".join(kept)
 
 
-def load_whole(image: Image.Image, encoded: bytes) -> None:
-    """Decode an image in place; raise BrokenImage if pixels are missing from a PNG, TIFF or BMP.
+def load_whole_image(image: Image.Image, encoded: bytes) -> None:
+    """Decode an image in place; raise BrokenImageError if pixels are missing from a PNG, TIFF or BMP.
 
-    Pillow reports missing pixels in other formats, but fills them in for these three. Raises UncheckedImage for a TIFF
-    whose decoder hides missing pixels.
+    Pillow reports missing pixels in other formats, but fills them in for these three. Raises UncheckedImageError for a
+    TIFF whose decoder hides missing pixels.
     """
     if image.format == "TIFF":
         _require_full_coverage(image)
@@ -206,24 +206,24 @@ def load_whole(image: Image.Image, encoded: bytes) -> None:
         last = image.crop((0, image.height - 1, image.width, image.height))
         # Missing rows are black, or hidden between the passes of an interlaced PNG_SIGNATURE.
         if (image.info.get("interlace") or not np.asarray(last).any()) and not _has_every_row(encoded):
-            raise BrokenImage("the data end before the last row")
+            raise BrokenImageError("the data end before the last row")
     if image.format == "BMP" and image.info["compression"] in (RLE8, RLE4):
         n_pixels = sum(_iterate_runs(encoded, pixels_in_byte=image.info["compression"]))
         if n_pixels < image.width * image.height:
-            raise BrokenImage("the run-length encoding leaves out some pixels")
+            raise BrokenImageError("the run-length encoding leaves out some pixels")
 
 
 def _require_full_coverage(image: Image.Image) -> None:
-    """Raise BrokenImage if a TIFF's strips or tiles leave gaps, UncheckedImage if its decoder hides missing data."""
+    """Raise BrokenImageError if a TIFF's strips or tiles leave gaps, UncheckedImageError if its decoder hides gaps."""
     compression = image.info.get("compression", "raw")
     if compression not in CHECKED_TIFF_COMPRESSIONS:
-        raise UncheckedImage(f"a TIFF compressed as {compression}")
+        raise UncheckedImageError(f"a TIFF compressed as {compression}")
     covered: Counter[object] = Counter()
     """Number of pixels covered by strips or tiles, for each colour if colours are stored separately."""
     for _, (left, upper, right, lower), _, arguments in image.tile:  # type: ignore[attr-defined]
         covered[arguments[0]] += (right - left) * (lower - upper)
     if min(covered.values(), default=0) < image.width * image.height:
-        raise BrokenImage("the strips do not cover the whole image")
+        raise BrokenImageError("the strips do not cover the whole image")
 
 
 def _iterate_runs(bmp: bytes, *, pixels_in_byte: int) -> Iterator[int]:
@@ -264,29 +264,29 @@ def _has_every_row(png: bytes) -> bool:
 
 
 def iterate_png_chunks(png: bytes) -> Iterator[tuple[bytes, memoryview, int]]:
-    """Yield the type, data and checksum of each chunk up to IEND; raise BrokenImage if the PNG ends before this chunk.
+    """Yield the type, data and checksum of each chunk up to IEND; raise BrokenImageError if the PNG ends before it.
 
     This is faster than Pillow's `verify`, after which the file would have to be reopened.
     """
     position, content = len(PNG_SIGNATURE), memoryview(png)
     for _ in range(MAX_SEGMENTS):
         if position + 12 > len(png):
-            raise BrokenImage("the file ends before its last chunk")
+            raise BrokenImageError("the file ends before its last chunk")
         length, chunk_type = struct.unpack_from(">I4s", png, position)
         stop = position + 8 + length
         if stop + 4 > len(png):
-            raise BrokenImage("the file ends within a chunk")
+            raise BrokenImageError("the file ends within a chunk")
         yield chunk_type, content[position + 8 : stop], int.from_bytes(content[stop : stop + 4])
         if chunk_type == b"IEND":
             return
         position = stop + 4
-    raise BrokenImage(f"the file has over {MAX_SEGMENTS} chunks")
+    raise BrokenImageError(f"the file has over {MAX_SEGMENTS} chunks")
 
 
 def decode_jpeg(image: Image.Image, jpeg: Jpeg) -> Image.Image:
-    """Return an opened JPEG decoded; raise BrokenImage, or ValueError with libjpeg's message, if pixels are missing.
+    """Decode an opened JPEG; raise BrokenImageError, or ValueError with libjpeg's message, if pixels are missing.
 
-    The pixels are identical to Pillow's, but Pillow hides libjpeg's warnings. Raises UncheckedImage for a JPEG
+    The pixels are identical to Pillow's, but Pillow hides libjpeg's warnings. Raises UncheckedImageError for a JPEG
     in which missing pixels cannot be detected, because of its chroma subsampling or its coding.
     """
     import simplejpeg
@@ -295,12 +295,12 @@ def decode_jpeg(image: Image.Image, jpeg: Jpeg) -> Image.Image:
         pixels = simplejpeg.decode_jpeg(jpeg.encoded, TURBOJPEG_COLOUR_SPACES[image.mode], strict=True)
     except ValueError as error:
         if UNKNOWN_SAMPLING_MESSAGE in str(error):
-            raise UncheckedImage("a JPEG with unusual chroma subsampling") from error
+            raise UncheckedImageError("a JPEG with unusual chroma subsampling") from error
         raise
     if image.mode == "CMYK":  # Pillow assumes that inks are inverted, as Adobe writes them
         pixels = ~pixels
     if jpeg.frame[1] not in CHECKED_FRAME_MARKERS:
-        raise UncheckedImage("an arithmetic-coded or lossless JPEG")
+        raise UncheckedImageError("an arithmetic-coded or lossless JPEG")
     # libjpeg accepts missing scans: together they must have the last bit of each coefficient of each component.
     sent: set[tuple[int, int]] = set()
     for scan in jpeg.scans:
@@ -309,5 +309,5 @@ def decode_jpeg(image: Image.Image, jpeg: Jpeg) -> Image.Image:
         if not low_bits % 16:
             sent.update(product(components, range(first, last + 1)))
     if len(sent) < COEFFICIENTS_PER_BLOCK * jpeg.frame[9]:
-        raise BrokenImage("the file lacks some of its scans")
+        raise BrokenImageError("the file lacks some of its scans")
     return Image.frombytes(image.mode, image.size, pixels)

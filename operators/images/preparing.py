@@ -1,4 +1,4 @@
-"""Decodes and preprocesses a shard's images once for all questions, and makes the image that people see for a row."""
+"""Decodes and preprocesses a shard's images once for all questions, and builds the image that shows a row to people."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -75,7 +75,7 @@ class PreparedImages:
     digests: list[str | None] = field(default_factory=list)
     """First 16 hexadecimal digits of the SHA-256 of each row's encoded image; None for a row without an image."""
     errors: list[RowError | None] = field(default_factory=list)
-    """Error of each row that has no pixels."""
+    """Error for a row that has no pixels."""
     pixels: list[Any] = field(default_factory=list)
     """Preprocessed images of all rows without an error, in row order, on the CPU."""
     row_numbers: list[int] = field(default_factory=list)
@@ -153,12 +153,12 @@ def prepare_images(
     row's source and, if `masked`, the row's mask. Rows for which `is_known` returns True are left out.
 
     Up to `decoders` images are decoded at once, each in a thread that also calls the functions above. Pillow and numpy
-    release Python's lock while they compute.
+    release the GIL while they compute.
     """
     records, decoding = list_image_records(images), BoundedSemaphore(decoders)
 
     def prepare(number: int, record: Mapping[str, Any]) -> tuple[Any, ...] | None:
-        """Return the arguments for PreparedImages.add after `row_number`, or None for a row whose result is known."""
+        """Return the arguments of PreparedImages.add that follow `row_number`; None if the row's result is known."""
         row = read_image_row(record, generator)
         digest = sources_digest = None
         equals_source = False
@@ -243,7 +243,7 @@ def _decode_edit(edited: EncodedEdit, limits: ImageLimits) -> Edit:
         decoded = _collect_images(_decode_images(edited.sources, limits, DEFAULT_CLIPS), limits, "source")
         if len(decoded) > 1:
             found = f"{len(decoded)} images in the row, but metrics use only one"
-            raise RowFailure(RowError("too_many_images", f"{found}; keep the image that was edited"))
+            raise RowFailure(RowError("too_many_images", f"{found}; keep only the source image"))
     except RowFailure as failure:
         raise RowFailure(name_edit_error(failure.error, "source")) from failure
     decoded_mask = None if edited.mask is None else decode_bytes(edited.mask, limits)
@@ -257,7 +257,7 @@ def _decode_edit(edited: EncodedEdit, limits: ImageLimits) -> Edit:
 
 def _decode_images(encoded: Sequence[bytes], limits: ImageLimits, clips: Clips) -> Iterator[Image.Image]:
     """Yield a row's images and the frames of its videos one at a time, so that only one is in memory."""
-    for index in clips.select_listed(len(encoded)):
+    for index in clips.select_listed_frames(len(encoded)):
         for image in decode_each(encoded[index], limits, clips):
             if isinstance(image, RowError):
                 raise RowFailure(add_image_number(image, index + 1, len(encoded)))

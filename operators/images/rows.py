@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from plumbline.operators.base import rows
-from plumbline.operators.base.errors import REMEDIES_BY_KIND, RefusedUri, RowError, hide_secrets
+from plumbline.operators.base.errors import REMEDIES_BY_KIND, RefusedUriError, RowError, hide_secrets
 
 MAX_ADDRESS_CHARACTERS = 1000
 """Maximum number of characters of an address in a message; S3 keys can be about as long."""
@@ -18,7 +18,7 @@ FetchUri = Callable[[str], bytes]
 SOURCE_COLUMNS = ("source", "source_uri")
 """Columns of the source image that was edited, analogous to `image` and `uri` for the row's image."""
 ORIGINAL_COLUMNS = ("original", "original_uri")
-"""Columns of the image before two edits that are compared; the source columns then have the other edit."""
+"""Columns of the original image if two edits of it are compared; the source columns then have the other edit."""
 MASK_COLUMNS = ("mask", "mask_uri")
 """Columns of the mask of an edit: an image that is white in the area of the edit, and black elsewhere."""
 CAPTION_COLUMNS = ("source_caption", "target_caption")
@@ -36,7 +36,7 @@ class ImageRow(NamedTuple):
     prompt_id: str | None
     generator: str
 
-    def row(self, **columns: Any) -> dict[str, Any]:
+    def make_row(self, **columns: Any) -> dict[str, Any]:
         """Return a table row as a dictionary: the ids, and the given columns."""
         return {**self._asdict(), **columns}
 
@@ -112,14 +112,14 @@ def _read_image(record: Mapping[str, Any], fetch: FetchUri) -> bytes | RowError:
 
 
 def fetch_image(uri: Any, fetch: FetchUri) -> bytes | RowError:
-    """Return the bytes at an address, or the reason why they cannot be read. An exception only fails this row."""
+    """Return the bytes at an address, or a RowError if they cannot be read, whatever the exception."""
     if not isinstance(uri, str):
         return RowError("unreadable_uri", f"expected text in the `uri` column, found {uri!r}; write addresses as text")
     shown = hide_secrets(uri[:MAX_ADDRESS_CHARACTERS])
     try:
         encoded = fetch(uri)
-    except RefusedUri as error:
-        return RowError("uri_refused", f"{shown!r} is not read: {error}", retryable=True)
+    except RefusedUriError as error:
+        return RowError("uri_refused", f"{shown!r} was refused: {error}", retryable=True)
     except FileNotFoundError:
         return RowError(
             "missing_image", f"nothing at {shown!r}; check the address, or generate the image again", retryable=True
@@ -127,7 +127,9 @@ def fetch_image(uri: Any, fetch: FetchUri) -> bytes | RowError:
     except Exception as error:
         found = hide_secrets(str(error)) or type(error).__name__
         return RowError("unreadable_uri", f"cannot read {shown!r}: {found}; check the address", retryable=True)
-    return encoded or RowError("missing_image", f"an empty file at {shown!r}; generate the image again", retryable=True)
+    return encoded or RowError(
+        "missing_image", f"the file at {shown!r} is empty; generate the image again", retryable=True
+    )
 
 
 def read_sources(record: Mapping[str, Any], limit: int, fetch: FetchUri) -> list[bytes] | RowError:
@@ -136,13 +138,16 @@ def read_sources(record: Mapping[str, Any], limit: int, fetch: FetchUri) -> list
 
 
 def read_original(record: Mapping[str, Any], limit: int, fetch: FetchUri) -> bytes | RowError | None:
-    """Return the image before two edits, a RowError if it cannot be read, or None if the table has no such images."""
+    """Return the original image that two edits were made from; None if the table has no originals.
+
+    If the image cannot be read, a RowError is returned.
+    """
     if not any(name in record for name in ORIGINAL_COLUMNS):
         return None
     images = _read_edit_images(record, ORIGINAL_COLUMNS, "the row has none; fill it in", limit, fetch)
     if isinstance(images, RowError):
         return images
-    found = f"{len(images)} images in the row, but metrics use only one; keep the image that was edited"
+    found = f"{len(images)} images in the row, but metrics use only one; keep only the original image"
     return images[0] if len(images) == 1 else name_edit_error(RowError("too_many_images", found), ORIGINAL_COLUMNS[0])
 
 
@@ -160,9 +165,9 @@ def read_mask(record: Mapping[str, Any], limit: int, fetch: FetchUri) -> bytes |
 def _read_edit_images(
     record: Mapping[str, Any], columns: tuple[str, str], missing: str, limit: int, fetch: FetchUri
 ) -> list[bytes] | RowError:
-    """Return the images in a column of bytes and a column of addresses (`columns`), or an error.
+    """Return the images in the column with bytes or the column with addresses (`columns`), or an error.
 
-    The message of the error is `missing` if both columns are empty.
+    If both columns are empty, the error's message is `missing`.
     """
     image, uri = (record.get(column) for column in columns)
     if any(any(_list_images(cell)) if isinstance(cell, list) else cell for cell in (image, uri)):
@@ -183,12 +188,12 @@ def make_mask_error(found: str) -> RowError:
 
 
 def add_image_number(error: RowError, number: int, count: int) -> RowError:
-    """Return the error of one image of a row; if the row has several, the message says `image NUMBER of COUNT`."""
+    """Return the error for one of a row's images; if there are several, the message says `image NUMBER of COUNT`."""
     return error if count == 1 else error._replace(message=f"image {number} of {count}: {error.message}")
 
 
 def digest_images(encoded: Sequence[bytes]) -> str:
-    """Return the first 16 hex digits of the SHA-256 of a row's image, or of the digests of its several images."""
+    """Return the first 16 hex digits of the SHA-256 of a row's image; if it has several, of their joined digests."""
     digests = [hashlib.sha256(content) for content in encoded]
     joined = digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(digest.digest() for digest in digests))
     return joined.hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""Rows with several images: samples the frames of videos, and selects and arranges the images of a list."""
+"""Reads rows with several images: samples frames from videos, and selects and arranges the images of a list."""
 
 import io
 import time
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from PIL import Image
 
-from plumbline.operators.base.bounds import AboveZero, BoundsChecked, Positive
+from plumbline.operators.base.bounds import BoundsChecked, Positive, PositiveFloat
 from plumbline.operators.base.extensions import explain_missing_extra
-from plumbline.operators.images.image_formats import BrokenImage, CostlyImage
+from plumbline.operators.images.image_formats import BrokenImageError, CostlyImageError
 
 if TYPE_CHECKING:
     import av
@@ -61,7 +61,7 @@ class Clips(BoundsChecked):
     """Number of frames sampled from a video, evenly spaced from first to last. According to the paper, 4 frames are
     nearly as good as all.
     """
-    rate: AboveZero | None = None
+    rate: PositiveFloat | None = None
     """Frames sampled per second of a video, instead of `frames`. The number of frames is even and between 4 and 768, as
     in Qwen-VL's own code.
     """
@@ -85,7 +85,7 @@ class Clips(BoundsChecked):
         count = min(max(2 * round(wanted / 2), 1), frames)
         return [int(number) for number in np.linspace(0, frames - 1, count).round()]
 
-    def select_listed(self, count: int) -> list[int]:
+    def select_listed_frames(self, count: int) -> list[int]:
         """Return the indices of the images to score in a list of `count` images.
 
         Index k of c samples is floor(k n / c), for n images, because views around an object are equally spaced and the
@@ -119,12 +119,12 @@ def sample_video(
 ) -> Iterator[Image.Image]:
     """Yield sampled frames of a video as RGB, evenly spaced from the first to the last frame that a player shows.
 
-    Frames look as in a player: rotated and mirrored as the file specifies, and with square pixels. They are decoded one
-    at a time, and not kept after they are yielded. `check_size` is called with the width and height of each frame
-    before it becomes an image, and may raise. The `info` of each image has FRAME_SECONDS_KEY.
+    Frames look as they would in a player: rotated and mirrored as the file specifies, and with square pixels. They are
+    decoded one at a time, and not kept after they are yielded. `check_size` is called with the width and height of each
+    frame before it becomes an image, and may raise. The `info` of each image contains FRAME_SECONDS_KEY.
 
-    Raises BrokenImage if the video is damaged or ends early, CostlyImage after `seconds` of processor time, and
-    MissingExtra without PyAV.
+    Raises BrokenImageError if the video is damaged or ends early, CostlyImageError after `seconds` of processor time,
+    and MissingExtraError if PyAV is not installed.
     """
     with explain_missing_extra("video", "a video"):
         import av
@@ -139,7 +139,7 @@ def sample_video(
             frames = _decode_frames(container, video, stop)
             first = next(frames, None)
             if first is None:
-                raise BrokenImage(NO_LAST_FRAME_MESSAGE)
+                raise BrokenImageError(NO_LAST_FRAME_MESSAGE)
             # A decoder leaves out the first frames of a cut video if they build on frames that were cut away.
             times = times[bisect_left(times, first[1]) :]
             # The last frame is shown as long as an average frame.
@@ -158,18 +158,18 @@ def sample_video(
                 wanted.popleft()
                 if not wanted:
                     return
-            raise BrokenImage(NO_LAST_FRAME_MESSAGE)
+            raise BrokenImageError(NO_LAST_FRAME_MESSAGE)
     except (av.FFmpegError, EOFError, IndexError, TypeError) as error:
-        raise BrokenImage(str(getattr(error, "strerror", "") or error) or type(error).__name__) from error
+        raise BrokenImageError(str(getattr(error, "strerror", "") or error) or type(error).__name__) from error
 
 
 def _find_video(container: "av.container.InputContainer") -> "av.VideoStream":
-    """Return the video stream that a player shows, not a cover image. Raise BrokenImage if the file has no video."""
+    """Return the video stream that a player shows, not a cover image. Raise BrokenImageError if there is none."""
     import av
 
     video = container.streams.best("video")
     if not isinstance(video, av.VideoStream):
-        raise BrokenImage("the file has no video stream")
+        raise BrokenImageError("the file has no video stream")
     return video
 
 
@@ -200,7 +200,7 @@ def _decode_frames(
         for frame in frames:
             shown = frame.pts if frame.pts is not None else frame.dts
             if shown is None:
-                raise BrokenImage("a frame has no timestamp")
+                raise BrokenImageError("a frame has no timestamp")
             last = (shown, last[1] + 1 if last is not None and last[0] == shown else 0)
             yield frame, last
 
@@ -210,8 +210,8 @@ def _render_frame(
 ) -> Image.Image:
     """Return a frame as a player shows it: with square pixels, and rotated and mirrored by its display matrix.
 
-    FFmpeg's command-line tool also rotates frames, but does not make pixels square. Raises BrokenImage for an angle
-    that is not a multiple of 90 degrees.
+    FFmpeg's command-line tool also rotates frames, but does not make pixels square. Raises BrokenImageError for an
+    angle that is not a multiple of 90 degrees.
     """
     width, height = frame.width, frame.height
     if aspect and abs(aspect - 1) > MAX_PIXEL_ASPECT_ERROR:
@@ -228,7 +228,7 @@ def _render_frame(
     a, b, _, c, d = (int(number) for number in np.frombuffer(bytes(matrix), np.int32, 5))
     straight, crossed = abs(a) + abs(d), abs(b) + abs(c)
     if min(straight, crossed) > MAX_TILT_RATIO * max(straight, crossed):
-        raise BrokenImage("the video's rotation is not a multiple of 90 degrees")
+        raise BrokenImageError("the video's rotation is not a multiple of 90 degrees")
     right, down = a, d
     if crossed > straight:
         image, right, down = image.transpose(Image.Transpose.TRANSPOSE), c, b
@@ -238,9 +238,9 @@ def _render_frame(
 
 
 def _require_declared_size(encoded: bytes, demuxer: str, stop: float) -> None:
-    """Raise BrokenImage if a top-level element of the file declares more bytes than the file has, which FFmpeg ignores.
+    """Raise BrokenImageError if a top-level element declares more bytes than the file has.
 
-    The last element need not declare its size.
+    FFmpeg does not check this. The last element need not declare its size.
     """
     end = 0
     while end < len(encoded):
@@ -268,22 +268,22 @@ def _require_declared_size(encoded: bytes, demuxer: str, stop: float) -> None:
                 return
             end = size_start + length + size
     if end > len(encoded):
-        raise BrokenImage("the file is shorter than the size that it declares")
+        raise BrokenImageError("the file is shorter than the size that it declares")
 
 
 def _open_container(encoded: bytes, demuxer: str, **options: str) -> "av.container.InputContainer":
     import av
 
-    return av.open(io.BytesIO(encoded), "r", format=demuxer, options=options, io_open=_refuse_video)
+    return av.open(io.BytesIO(encoded), "r", format=demuxer, options=options, io_open=_refuse_other_file)
 
 
-def _refuse_video(*_: object) -> None:
-    """Raise an error: FFmpeg calls this when a video refers to another file, which must not be opened."""
+def _refuse_other_file(*_: object) -> None:
+    """Raise PermissionError when FFmpeg wants to open another file that a video refers to."""
     raise PermissionError
 
 
 def _read_times(encoded: bytes, demuxer: str, stop: float) -> list[FrameTime]:
-    """Return the times of all visible frames, in order, without decoding. Raise BrokenImage if frames are missing."""
+    """Return the times of all visible frames, in order, without decoding; raise BrokenImageError if any are missing."""
     with _open_container(encoded, demuxer) as container:
         video = _find_video(container)
         shown: list[int] = []
@@ -291,7 +291,7 @@ def _read_times(encoded: bytes, demuxer: str, stop: float) -> list[FrameTime]:
         for packet in container.demux():
             _check_deadline(stop)
             if packet.is_corrupt:
-                raise BrokenImage("the data end within a frame")
+                raise BrokenImageError("the data end within a frame")
             start = packet.pts if packet.pts is not None else packet.dts
             if not packet.size or start is None or packet.time_base is None:
                 continue
@@ -302,7 +302,7 @@ def _read_times(encoded: bytes, demuxer: str, stop: float) -> list[FrameTime]:
             if packet.stream.index == video.index:
                 shown.append(start)
         if not shown:
-            raise BrokenImage("it has no frame")
+            raise BrokenImageError("it has no frame")
         shown.sort()
         if count < video.frames:  # an edit list may leave out some of them
             with _open_container(
@@ -313,20 +313,20 @@ def _read_times(encoded: bytes, demuxer: str, stop: float) -> list[FrameTime]:
                     _check_deadline(stop)
                     count_all += video_packet.size > 0
             if count_all < video.frames:
-                raise BrokenImage(NO_LAST_FRAME_MESSAGE)
+                raise BrokenImageError(NO_LAST_FRAME_MESSAGE)
         # In a video with an edit list, FFmpeg's time of a frame after a cut is inexact.
         if count == len(shown) > 1 and container.duration is not None:
             # Matroska, and MP4 with an edit list, count the duration from 0 even if the first frame is shown later.
             declared_end = (min(container.start_time or 0, 0) + container.duration) / 1e6
             frame_seconds = float(video.time_base or 0) * (shown[-1] - shown[0]) / (len(shown) - 1)
             if declared_end > end + MAX_GAP_FRAMES * frame_seconds:  # every stream ends earlier
-                raise BrokenImage(NO_LAST_FRAME_MESSAGE)
+                raise BrokenImageError(NO_LAST_FRAME_MESSAGE)
     return [(start, number - bisect_left(shown, start)) for number, start in enumerate(shown)]
 
 
 def _check_deadline(stop: float) -> None:
     if time.thread_time() > stop:
-        raise CostlyImage
+        raise CostlyImageError
 
 
 def make_grid(images: Sequence[Image.Image]) -> Image.Image:

@@ -1,1 +1,1 @@
-"""Judges metrics: takes tables of ratings and scores, and returns statistics together with their conventions."""
+"""Judges metrics: computes statistics from tables of ratings and scores, and states the convention of each."""

@@ -40,10 +40,10 @@ class PassMarks(NamedTuple):
     def find_thresholds(self, template: str, metric: str, frame: pd.DataFrame) -> Thresholds:
         """Return the thresholds for a metric and template, given mean ratings (`human`) and scores of images.
 
-        If no threshold is configured for the metric, it is chosen so that about as many images pass by the metric as by
-        people, and at least one fails. This is the threshold of equal prevalence (Freeman and Moisen 2008, A comparison
-        of the performance of threshold criteria for binary classification). It is undefined if people pass all images
-        or none, or if all scores are equal.
+        If no threshold is configured for the metric, it is chosen so that the metric passes about as many images as
+        people do, and fails at least one. This is the threshold of equal prevalence (Freeman and Moisen 2008, A
+        comparison of the performance of threshold criteria for binary classification). It is undefined if people pass
+        all images or none, or if all scores are equal.
         """
         rating = self.ratings[template]
         people = f"people pass images with a mean rating of {rating:g} or more"

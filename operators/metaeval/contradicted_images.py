@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 
 from plumbline.operators.metaeval.matching import ID_COLUMNS, name_side_columns
-from plumbline.operators.metaeval.preferences import PREFERENCE_SIGNS, count_majority_votes
+from plumbline.operators.metaeval.preferences import PREFERENCE_SIGNS, find_majority_votes
 from plumbline.operators.metaeval.ratings import average_ratings
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match
 from plumbline.operators.statistics.percentiles import compute_percentile_rank
@@ -19,7 +19,7 @@ MIN_RANK_DIFFERENCE = 0.5  # smallest difference of percentile ranks that is sho
 
 
 class ContradictedImage(NamedTuple):
-    """An image that people and a metric judge very differently (schema CONTRADICTED)."""
+    """An image that people and a metric judge very differently (schema CONTRADICTED_IMAGES)."""
 
     template: str
     metric: str
@@ -30,7 +30,7 @@ class ContradictedImage(NamedTuple):
 
 
 def find_contradicted_ratings(ratings: pa.Table, scores: pa.Table, match: Match) -> Iterator[ContradictedImage]:
-    """Yield, for each template and metric, the images whose ranks by people and by the metric differ most.
+    """Yield, for each template and metric, the images that people and the metric rank most differently.
 
     These are at most MAX_IMAGES images of different prompts, whose ranks differ by at least MIN_RANK_DIFFERENCE; none
     if fewer than MIN_RATED_IMAGES images are rated and scored. All rows of `scores` must have ids.
@@ -58,7 +58,7 @@ def find_contradicted_ratings(ratings: pa.Table, scores: pa.Table, match: Match)
 def find_contradicted_choices(preferences: pa.Table, scores: pa.Table, match: Match) -> Iterator[ContradictedImage]:
     """Yield both images of the pairs for which a metric most clearly contradicts the majority of raters."""
     keys = list(MATCH_COLUMNS[match])
-    votes = count_majority_votes(preferences)
+    votes = find_majority_votes(preferences)
     scored = _read_scores(scores)
     both = votes[["template", "preferred"]].assign(pair=votes.index)
     for side in "ab":

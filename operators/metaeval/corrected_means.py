@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from plumbline.operators.metaeval.calibration import PassMarks, calibrate_metric
 from plumbline.operators.metaeval.judgement import compute_mean_matrix
 from plumbline.operators.metaeval.matching import copy_ids_from_scores, split_by_metric
-from plumbline.operators.metaeval.preferences import PREFERENCE_SIGNS, count_majority_votes, select_scores_of_side
+from plumbline.operators.metaeval.preferences import PREFERENCE_SIGNS, find_majority_votes, select_scores_of_side
 from plumbline.operators.metaeval.ratings import RatedScores, average_ratings
 from plumbline.operators.metrics.metric import get_direction
 from plumbline.operators.results.run_scores import RunScores
@@ -32,7 +32,7 @@ from plumbline.operators.statistics.prediction_powered import (
     MIN_DIFFERENT_LABELS,
     MIN_LABELS,
     compute_widening_factor,
-    count_different,
+    count_different_labels,
     has_enough_labels,
     powered_mean,
 )
@@ -48,7 +48,7 @@ EQUAL_VALUES: Mapping[Scale, float] = {"rating": 0.0, "win_rate": 0.5}
 
 
 class CorrectedMean(NamedTuple):
-    """One estimate (schema CORRECTED) of a mean for a generator or a pair, from people's ratings and a metric."""
+    """One estimate (schema CORRECTED_MEANS) of a mean for a generator or a pair, from people's ratings and a metric."""
 
     template: str
     metric: str
@@ -89,8 +89,8 @@ class Estimate(NamedTuple):
         return math.sqrt(float(self.shares @ self.shares)) * float(compute_widening_factor(self.prompts))
 
     def interval(self, level: float) -> Interval:
-        """Return Student's interval; undefined for fewer than three prompts, or if nearly all values are equal."""
-        if self.prompts < 3 or int(count_different(self.shares[self.shares != 0])) < MIN_DIFFERENT_LABELS:
+        """Return Student's t interval; undefined for fewer than three prompts, or if nearly all values are equal."""
+        if self.prompts < 3 or int(count_different_labels(self.shares[self.shares != 0])) < MIN_DIFFERENT_LABELS:
             return UNDEFINED_INTERVAL
         half_width = float(scipy.special.stdtrit(self.prompts - 1, (1 + level) / 2)) * self.error
         return Interval(self.value - half_width, self.value + half_width)
@@ -126,7 +126,7 @@ def correct_mean(data: LabelledPrompts) -> CombinedEstimate:
     if not has_enough_labels(labels):
         note = f"not enough ratings: {len(labels)} prompts, at least {MIN_LABELS} are needed"
         if len(labels) >= MIN_LABELS:
-            equal = len(labels) - int(count_different(labels))
+            equal = len(labels) - int(count_different_labels(labels))
             note = f"not enough ratings that differ: {equal} of {len(labels)} prompts are rated alike"
         return CombinedEstimate(people, people, predicted, note)
     if len(others) < 2:  # all prompts are rated, so the metric cannot add anything
@@ -198,8 +198,10 @@ def _fit_line(x: Floats, y: Floats) -> tuple[float, float]:
 def correct_ratings(
     ratings: pa.Table, scores: pa.Table, run: RunScores, match: Match, lower_is_better: Collection[str]
 ) -> Iterator[CorrectedMean]:
-    """Yield the corrected mean rating of each scored generator, and the difference of each pair with enough ratings.
+    """Yield a row with the corrected mean rating of each scored generator, and a row for each pair of generators.
 
+    A pair's row contains the difference between the two means. It is left out if one of them is undefined, because
+    too few ratings are known.
     The rows are grouped by metric, then by template.
 
     `scores` has the scores of rated images, negated for metrics with `lower_is_better`; `run` has all scores, not
@@ -223,7 +225,7 @@ def correct_choices(
 
     The majority of raters decides; ties count half. The arguments are the same as in `correct_ratings`.
     """
-    votes = count_majority_votes(preferences)
+    votes = find_majority_votes(preferences)
     votes = copy_ids_from_scores(copy_ids_from_scores(votes, scores, match, "a"), scores, match, "b")
     votes = votes.dropna(subset=["generator_a", "generator_b"])
     votes = votes[votes["generator_a"] != votes["generator_b"]]
@@ -304,7 +306,7 @@ def _average_scores(
     generators: "pd.Series[str]",
     prompt_ids: "pd.Series[str]",
 ) -> _AveragedScores:
-    """Return the metric's mean scores by generator and prompt, higher is better.
+    """Return the metric's mean scores by generator and prompt, negated if lower scores are better.
 
     They include the given generators and prompts even if the metric has not scored them.
     """
@@ -358,7 +360,7 @@ def _make_rows(
     pairs: Mapping[tuple[str, str], CombinedEstimate],
     alone: Mapping[tuple[str, str], Estimate],
 ) -> Iterator[CorrectedMean]:
-    """Yield the estimates as rows (schema CORRECTED): first for each generator, then for each pair.
+    """Yield the estimates as rows (schema CORRECTED_MEANS): first for each generator, then for each pair.
 
     `alone` has, for each pair, the estimate from the metric alone.
     """
@@ -375,7 +377,7 @@ def _make_rows(
 def _make_row(
     template: str, metric: str, scale: Scale, names: tuple[str, str], mean: CombinedEstimate, level: float
 ) -> CorrectedMean:
-    """Return an estimate for one generator or pair (`names`) as a row of the schema CORRECTED.
+    """Return an estimate for one generator or pair (`names`) as a row of the schema CORRECTED_MEANS.
 
     If nearly all votes are equal, the metric is ignored, and people's win rate gets an exact interval.
     """

@@ -1,4 +1,4 @@
-"""Formats corrected means as tables: means, orders of the generators by each judge, and contradictions."""
+"""Formats corrected means as tables: means, each judge's ranking of the generators, and contradictions."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ MeansByMetric = Mapping[tuple[str, str], Sequence[CorrectedMean]]
 
 
 def make_mean_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
-    """Return a table of generators' means for each template, best mean first, and then tables of generators' orders."""
+    """Return a table of means for each template, best mean first, and then the tables that rank the generators."""
     tables: dict[tuple[str, Scale], list[tuple[str, ...]]] = {}
     passing = sorted((mean for mean in means if mean.scale == "passing"), key=_make_best_first_key)
     for mean in chain(*group_single_means(means).values(), passing):
@@ -88,7 +88,7 @@ def _format_interval(value: float, low: float, high: float) -> str:
 
 
 def make_order_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
-    """Return, for each template, a table of generators' orders by people, by each metric, and by corrected means."""
+    """Return a table for each template with the orders of the generators by people, metrics and corrected means."""
     lines: dict[str, dict[str, str]] = {}
     for (template, metric), rows in group_single_means(means).items():
         orders = lines.setdefault(template, {})
@@ -105,29 +105,30 @@ def make_order_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
 
 
 def format_order(values: Mapping[str, float]) -> str:
-    """Return the names in order, highest value first, as in `a 3.67 = b 3.67 > c 3.50`; equal if they round equally.
+    """Return the names in descending order of their values, as in `a 3.67 = b 3.67 > c 3.50`.
 
-    Names without a finite value are left out; if none is left, the text is a dash.
+    Values are equal if they round to the same number. Names without a finite value are left out; if none is left, the
+    text is a dash.
     """
     known = {name: value for name, value in values.items() if math.isfinite(value)}
     by_number = groupby(sorted(known, key=lambda name: -known[name]), lambda name: format_number(known[name], 2))
     return " > ".join(" = ".join(f"{name} {mean}" for name in equal) for mean, equal in by_number) or "–"
 
 
-def make_contradictions_table(means: Sequence[CorrectedMean]) -> list[ShownTable]:
-    """Return a table that lists how people contradict metrics, as a list; empty without contradictions."""
+def make_contradiction_tables(means: Sequence[CorrectedMean]) -> list[ShownTable]:
+    """Return a list with one table of contradictions between people and metrics; empty if there are none."""
     rows = [(sentence.lead, sentence.rest) for sentence in describe_contradictions(means)]
     return [ShownTable("people's order and the metrics'", "", ("which", "how"), rows)] if rows else []
 
 
 def describe_contradictions(means: Sequence[CorrectedMean]) -> list[Sentence]:
-    """Return sentences on pairs that a metric and people order differently, then on generators that it misjudges."""
+    """Return sentences on pairs that a metric and people order differently, then on generators a metric misjudges."""
     pairs = _group_means([mean for mean in means if mean.other])
     contrary = {
         key: [pair for pair in rows if pair.better and pair.metric_better and pair.better != pair.metric_better]
         for key, rows in pairs.items()
     }
-    return [*_describe_pairs(pairs, contrary), *_describe_misjudged(group_single_means(means), contrary)]
+    return [*_describe_pairs(pairs, contrary), *_describe_misjudged_generators(group_single_means(means), contrary)]
 
 
 def _describe_pairs(by_metric: MeansByMetric, contradicted: MeansByMetric) -> Iterator[Sentence]:
@@ -160,10 +161,10 @@ def _describe_pairs(by_metric: MeansByMetric, contradicted: MeansByMetric) -> It
         yield Sentence("No contradiction", about)
 
 
-def _describe_misjudged(by_metric: MeansByMetric, contradicted: MeansByMetric) -> Iterator[Sentence]:
+def _describe_misjudged_generators(by_metric: MeansByMetric, contradicted: MeansByMetric) -> Iterator[Sentence]:
     """Yield sentences on generators that a metric overrates or underrates.
 
-    The metric's interval of such a generator does not overlap the corrected interval. Only generators of contradicted
+    The metric's interval for such a generator does not overlap the corrected interval. Only generators of contradicted
     pairs are described, because a weak metric puts every generator near the middle.
     """
     for (template, metric), every in by_metric.items():

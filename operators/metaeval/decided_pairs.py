@@ -14,7 +14,7 @@ from plumbline.operators.base.sentences import ShownTable, format_count, format_
 from plumbline.operators.metaeval.judgement import compute_mean_matrix
 from plumbline.operators.metrics.metric import get_direction
 from plumbline.operators.results.run_scores import RunScores
-from plumbline.operators.statistics.options import Adaptive
+from plumbline.operators.statistics.options import AdaptiveConfig
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.operators.statistics.sequential import (
     A_BETTER,
@@ -42,7 +42,7 @@ the order of the list of all generators.
 
 
 class SweepProgress(NamedTuple):
-    """Numbers of scored and of all prompts in an adaptive sweep, and the decisions so far."""
+    """Number of scored prompts in an adaptive sweep, total number of prompts, and the decisions so far."""
 
     prompts: int
     of_prompts: int
@@ -61,7 +61,7 @@ class SweepProgress(NamedTuple):
         }
 
     def describe(self) -> str:
-        """Return one line on the sweep's progress: numbers of scored prompts and of pairs by verdict."""
+        """Return one line on the sweep's progress: how many prompts are scored and how many pairs have each verdict."""
         counts = self.collect_counts()
         decided = f"{counts['told_apart']} told apart, {counts['alike']} alike, {counts['undecided']} undecided"
         return f"{self.prompts} of {self.of_prompts} prompts: of {counts['pairs']} pairs {decided}"
@@ -103,7 +103,7 @@ def describe_certainty(method: str, alpha: float) -> str:
 
 
 def make_decisions_table(decisions: pa.Table) -> ShownTable:
-    """Return the decisions (schema DECISIONS) as a table to show, with a row for each pair and metric."""
+    """Return the decisions (schema DECISIONS) as a table for display, with a row for each pair and metric."""
     verdicts = {"a": "{generator_a} is better", "b": "{generator_b} is better"}
     return ShownTable(
         "Decisions from the subsample",
@@ -139,7 +139,7 @@ def decide_pairs(
     prompt_ids: Sequence[str],
     generators: Sequence[str],
     metrics: Mapping[str, bool],
-    options: Adaptive,
+    options: AdaptiveConfig,
     duels: Mapping[str, Duels] | None = None,
 ) -> SweepProgress:
     """Return the decisions on all pairs, based on the prompts in the first `looks` rows of `order`.
@@ -192,7 +192,7 @@ def decide_pairs(
 
 
 def _compute_mean_scores(
-    scores: RunScores, metric: str, prompt_ids: Sequence[str], generators: Sequence[str], options: Adaptive
+    scores: RunScores, metric: str, prompt_ids: Sequence[str], generators: Sequence[str], options: AdaptiveConfig
 ) -> Floats:
     columns = scores.select_rows(metric).select_scored()
     low, high = options.range

@@ -142,7 +142,7 @@ def score_nodes(graph_nodes: pa.Table, scores: pa.Table) -> pd.DataFrame:
 
 
 def average_nodes(images: pd.DataFrame) -> pd.DataFrame:
-    """Return each metric's mean score of every node, with the number of scored images (schema GRAPH_MEANS)."""
+    """Return each metric's mean score for every node, with the number of scored images (schema GRAPH_MEANS)."""
     keys = [name for name in schemas.GRAPH_MEANS.names if name not in ("n", "mean", "deviation")]
     grouped = images.groupby(keys, sort=False)["score"]
     found = {"n": grouped.count(), "mean": grouped.mean(), "deviation": grouped.std(ddof=0)}
@@ -226,7 +226,7 @@ class CorrelationMatrix(NamedTuple):
         return self._replace(metrics=metrics, values=values, left_out=self.left_out + left_out)
 
     def make_table(self) -> ShownTable:
-        """Return the matrix in whole percent as a table to show; the columns have the rows' numbers as headings."""
+        """Return the matrix as a table for display, in whole percent; column headings are row numbers."""
         names = [f"{place} {metric}" for place, metric in enumerate(self.metrics, 1)]
         # whole percents, as in the paper's figures; + 0.0 removes the sign of -0
         percents = [[format_number(np.round(100 * value) + 0.0, 0) for value in row] for row in self.values]

@@ -17,7 +17,7 @@ PEOPLE = "people"  # in place of a metric's name, for judgements of the raters
 
 
 class Judgement(NamedTuple):
-    """One statistic of how well a metric agrees with people, such as a correlation, with its interval."""
+    """A statistic that measures how well a metric agrees with people, such as a correlation, with its interval."""
 
     metric: str
     statistic: str
@@ -35,7 +35,7 @@ class Judgement(NamedTuple):
 
     @property
     def group(self) -> str:
-        """Description of the rows that count: `overall`, a skill, a generator (or two), or both."""
+        """Description of the rows used: `overall`, a skill, one or two generators, or generators and a skill."""
         if not self.generator:
             return self.subset
         generators = f"generators {self.generator} and {self.other}" if self.other else f"generator {self.generator}"
@@ -100,7 +100,7 @@ def make_undefined_judgement(metric: str, statistic: str, n: int, reason: str) -
 def compute_group_means(frame: pd.DataFrame, keys: Sequence[str], column: str) -> "pd.Series[float]":
     """Return the exact mean of a column for each value of the keys, which are sorted.
 
-    Rows without a number in the column are ignored; the mean is nan if all rows with some keys lack one.
+    Rows without a number in the column are ignored. If a group has no other rows, its mean is nan.
     """
     groups = frame.groupby(list(keys), dropna=False)
     means = compute_exact_means(frame[column].to_numpy(np.float64), groups.ngroup().to_numpy(), groups.ngroups)

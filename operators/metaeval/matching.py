@@ -41,7 +41,7 @@ def list_distinct_ids(judged: pa.Table) -> pd.DataFrame:
     return judged.select(columns).to_pandas().reindex(columns=list(ID_COLUMNS)).drop_duplicates(ignore_index=True)
 
 
-def count_shared(judged: pd.DataFrame, scored: pd.DataFrame, match: Match) -> int:
+def count_shared_images(judged: pd.DataFrame, scored: pd.DataFrame, match: Match) -> int:
     """Return the number of images that occur in both tables of ids, compared by the id columns of `match`."""
     keys = list(MATCH_COLUMNS[match])
     judged_keys, scored_keys = (ids[keys].dropna().drop_duplicates() for ids in (judged, scored))
@@ -51,7 +51,7 @@ def count_shared(judged: pd.DataFrame, scored: pd.DataFrame, match: Match) -> in
 def choose_match(judged: pd.DataFrame, scored: pd.DataFrame) -> Match:
     """Return the id columns to match images by: the ids that the most images share; the first if several tie."""
     choices: tuple[Match, ...] = ("image", "image_and_prompt", "prompt_and_generator")
-    return max(choices, key=lambda match: count_shared(judged, scored, match))
+    return max(choices, key=lambda match: count_shared_images(judged, scored, match))
 
 
 def format_examples(ids: pd.DataFrame, columns: Sequence[str]) -> str:
@@ -66,7 +66,7 @@ def format_examples(ids: pd.DataFrame, columns: Sequence[str]) -> str:
 def complete_ids(table: pa.Table, ids: pd.DataFrame, side: str = "") -> pa.Table:
     """Return the table with missing prompt ids and generators filled in from `ids`, by image_id.
 
-    The table contains ratings, scores or choices. Of choices, only the image on `side` (a or b) is completed. An
+    The table contains ratings, scores or choices. For choices, only the image on `side` (a or b) is completed. An
     image_id with several prompts or generators in `ids` is not completed.
     """
     names = name_side_columns(side)
@@ -92,7 +92,7 @@ def name_side_columns(side: str) -> dict[str, str]:
 def copy_ids_from_scores(frame: pd.DataFrame, scores: pa.Table, match: Match, side: str = "") -> pd.DataFrame:
     """Return `frame` with missing prompt ids and generators filled in from the scores of the same images.
 
-    The frame contains ratings or choices. Of choices, only the image on `side` (a or b) is completed.
+    The frame contains ratings or choices. For choices, only the image on `side` (a or b) is completed.
     """
     keys, own = list(MATCH_COLUMNS[match]), name_side_columns(side)
     ids = scores.select(ID_COLUMNS).to_pandas().dropna(subset=keys).drop_duplicates(keys).set_index(keys)
@@ -104,7 +104,7 @@ def copy_ids_from_scores(frame: pd.DataFrame, scores: pa.Table, match: Match, si
 def select_images(table: pa.Table, ids: pd.DataFrame, match: Match, side: str = "") -> pa.Table:
     """Return the rows of `table` whose image is in `ids`.
 
-    The table contains ratings, scores or choices. Of choices, only the image on `side` (a or b) matters.
+    The table contains ratings, scores or choices. For choices, only the image on `side` (a or b) matters.
     """
     keys = MATCH_COLUMNS[match]
     names = name_side_columns(side)
@@ -116,8 +116,8 @@ def select_images(table: pa.Table, ids: pd.DataFrame, match: Match, side: str = 
 def split_by_metric(scores: pa.Table, match: Match) -> dict[str, "pd.Series[float]"]:
     """Return each metric's scores, indexed by image ids; raise SourceError if an image has two scores.
 
-    Scores that differ only by rounding are made equal, so that no statistic orders them. Rows without the ids of an
-    image (for example, because the image is missing) are left out.
+    Scores that differ only by rounding are made equal, so that no statistic ranks one above the other. Rows without
+    the ids of an image (for example, because the image is missing) are left out.
     """
     keys = list(MATCH_COLUMNS[match])
     columns = {}
@@ -129,7 +129,7 @@ def split_by_metric(scores: pa.Table, match: Match) -> dict[str, "pd.Series[floa
             first = named_rows.loc[twice, keys].iloc[0]
             where = ", ".join(f"{key} {first[key]!r}" for key in keys)
             times = int((named_rows[keys] == first).all(axis=1).sum())
-            raise SourceError(f"scores: metric {metric} has {where} in {times} rows; keep one row")
+            raise SourceError(f"scores: expected one row of metric {metric} for {where}, found {times}; keep one")
         column = convert_to_floats(named_rows.set_index(keys)["score"])
         columns[str(metric)] = pd.Series(merge_equal(column.to_numpy()), column.index, name="score")
     return columns

@@ -1,4 +1,4 @@
-"""Chooses the comparisons of two images to ask a judge for next, until every pair of generators is decided."""
+"""Chooses which pairs of images a judge should compare next, until every pair of generators is decided."""
 
 from collections.abc import Sequence
 from itertools import combinations
@@ -11,7 +11,7 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metaeval.decided_pairs import VERDICT_NAMES
 from plumbline.operators.results.choices import Comparisons, read_choices, read_table
 from plumbline.operators.statistics.next_pairs import rank_pairs
-from plumbline.operators.statistics.options import Adaptive
+from plumbline.operators.statistics.options import AdaptiveConfig
 from plumbline.operators.statistics.sequential import Indices, draw_balanced_order
 
 Floats = NDArray[np.float64]
@@ -33,7 +33,7 @@ class PairDecision(NamedTuple):
 
 
 class NextComparison(NamedTuple):
-    """Two generators whose images of some prompts should be compared next, in both orders."""
+    """Two generators whose images for some prompts should be compared next, in both orders."""
 
     generator_a: str
     generator_b: str
@@ -68,7 +68,7 @@ def next_pairs(
     """Decide which generators win more over all prompts, and choose the comparisons to ask for next.
 
     The probability that any decision is false, over the random order of the prompts, is at most `alpha`, however often
-    this function is called and however many of the proposed comparisons are asked.
+    this function is called and however many of the proposed comparisons are made.
 
     Args:
         comparisons: All comparisons up to now, by a single metric, as for `compare_pairs`; it may be empty. A proposed
@@ -76,9 +76,9 @@ def next_pairs(
         prompt_ids: Ids of all prompts of the benchmark.
         generators: Names of all generators.
         labels: Label of each prompt, such as its skill, which the order of the prompts balances; none by default.
-        alpha: Maximum probability of any false decision.
-        indifference: Largest difference between the win rates of two generators, against each other, that does not
-            matter: 0.1 for win rates from 0.45 to 0.55.
+        alpha: Maximum probability that any decision is false.
+        indifference: Largest difference between two generators' win rates against each other that does not matter. For
+            example, 0.1 ignores win rates from 0.45 to 0.55.
         seed: Seed of the order of the prompts. It must be the same in all calls, as must prompts and labels.
 
     Raises:
@@ -88,8 +88,8 @@ def next_pairs(
     for name, values, least in (("prompt_ids", prompt_ids, 1), ("generators", generators, 2)):
         if len({*values}) != len(values) or len(values) < least:
             found = f"{len(values)}, of which {len({*values})} are different"
-            raise ConfigError(f"{name}: expected at least {least}, each once, found {found}; correct the list")
-    options = Adaptive(alpha=alpha, indifference=indifference, seed=seed)
+            raise ConfigError(f"{name}: expected at least {least}, without duplicates, found {found}; correct the list")
+    options = AdaptiveConfig(alpha=alpha, indifference=indifference, seed=seed)
     order = draw_balanced_order(labels or [""] * len(prompt_ids), seed)
     pairs = [*combinations(sorted(generators), 2)]
     leads, is_asked = _read_leads(comparisons, prompt_ids, pairs)
@@ -117,8 +117,8 @@ def _read_leads(
 ) -> tuple[Floats, NDArray[np.bool_]]:
     """Return the outcomes of the comparisons, and which comparisons were asked for; both are (prompts, pairs).
 
-    An outcome is 1 if the pair's first generator won, -1 if the second won, and between for ties or split answers; nan
-    if the prompt was not compared or has no readable answer.
+    An outcome is 1 if the pair's first generator won, -1 if the second won, and in between for a tie or split answers.
+    It is nan if the pair was not compared on the prompt, or no answer was readable.
     """
     leads = np.full((len(prompt_ids), len(pairs)), np.nan)
     is_asked = np.zeros(leads.shape, np.bool_)
@@ -136,9 +136,10 @@ def _read_leads(
 
 
 def _count_looks(is_asked: NDArray[np.bool_], order: Indices) -> NDArray[np.int64]:
-    """Return, for each pair, how many looks are complete: all prompts up to the end of that look have been asked about.
+    """Return, for each pair, how many looks are complete before the first incomplete look.
 
-    Each row of `order` has the indices of one look's prompts; a negative number stands for no prompt.
+    A look is complete if the judge has been asked about the pair for all of the look's prompts. Each row of `order`
+    contains the indices of one look's prompts; a negative number stands for no prompt.
     """
     complete = (is_asked[order] | (order < 0)[..., None]).all(axis=1)  # (looks, pairs)
     return np.asarray(np.cumprod(complete, axis=0).sum(axis=0), np.int64)

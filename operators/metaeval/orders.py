@@ -27,7 +27,7 @@ from plumbline.operators.metaeval.matching import (
     list_scored_ids,
     select_images,
 )
-from plumbline.operators.metaeval.preferences import PREFERENCE_SIGNS, count_majority_votes, sort_sides
+from plumbline.operators.metaeval.preferences import PREFERENCE_SIGNS, find_majority_votes, sort_sides
 from plumbline.operators.metaeval.ratings import average_ratings
 from plumbline.operators.statistics.bootstrap import UNDEFINED_INTERVAL
 from plumbline.operators.statistics.options import Match, ZeroHandling
@@ -46,7 +46,7 @@ RELATIONS_CAPTION = (
 def judge_orders(
     ratings: pa.Table, preferences: pa.Table, scores: pa.Table, *, match: Match, alpha: float, zeros: ZeroHandling
 ) -> tuple[list[Order], list[Judgement]]:
-    """Return the orders of all pairs of generators by people and by metrics, and the agreement of both.
+    """Return how people and metrics order each pair of generators, and how well their orders agree.
 
     Only images that were rated and scored count. If metrics scored different images, people's order is determined
     separately for each metric. Without scores, all rated images count.
@@ -68,7 +68,7 @@ def judge_orders(
         own[metric] = order_by_scores(metric, complete_ids(both, judged), alpha=alpha, zeros=zeros)
         pairs = select_images(select_images(preferences, scored, match, "a"), scored, match, "b")
         people[metric] = order_by_people(select_images(ratings, scored, match), pairs)
-        agreements += agree_on_order(metric, people[metric], own[metric])
+        agreements += measure_order_agreement(metric, people[metric], own[metric])
     merged, *others = people.values()
     if any(repr(orders) != repr(merged) for orders in others):  # repr, because nan is not equal to itself
         merged = [
@@ -80,7 +80,7 @@ def judge_orders(
 
 
 def order_by_ratings(ratings: pa.Table, match: Match, *, alpha: float, zeros: ZeroHandling) -> list[Order]:
-    """Return the order, by ratings, of every pair of generators that share rated prompts, under each template."""
+    """Return how the ratings for each template order every pair of generators that share rated prompts."""
     human = average_ratings(ratings, match).rename(columns={"human": "score"})
     return [
         order._replace(template=str(template))
@@ -115,7 +115,7 @@ def order_by_preferences(preferences: pa.Table, *, alpha: float, zeros: ZeroHand
 
     The better generator must also have more wins than losses, and more wins than unsure votes (Gecko, section 4.3).
     """
-    votes = sort_sides(count_majority_votes(preferences))
+    votes = sort_sides(find_majority_votes(preferences))
     votes["sign"] = votes["preferred"].map(PREFERENCE_SIGNS).astype("float64")
     words = f"majority votes, Wilcoxon signed-rank, zeros {zeros}, p < {alpha:g}, preferred more often than unsure"
     orders = []
@@ -133,12 +133,12 @@ def order_by_preferences(preferences: pa.Table, *, alpha: float, zeros: ZeroHand
     return orders
 
 
-def agree_on_order(metric: str, people: Sequence[Order], own: Sequence[Order]) -> list[Judgement]:
-    """Return three statistics, for each template, of how well a metric's order of generators agrees with people's.
+def measure_order_agreement(metric: str, people: Sequence[Order], own: Sequence[Order]) -> list[Judgement]:
+    """For each template, return three statistics of how well a metric's order of generators matches people's.
 
     Each is a fraction of the pairs that are in both `people` and `own`. In `model_ordering`, the metric and people
     favour the same generator, or both favour neither. In `orders_reversed`, they favour different generators. In
-    `orders_missed`, only people favour one. Favouring means a significant order.
+    `orders_missed`, only people favour one. A generator is favoured if the order is significant.
 
     The fractions are undefined if people favour no generator of any pair: then any metric without a significant order
     would agree perfectly.
@@ -169,8 +169,8 @@ def agree_on_order(metric: str, people: Sequence[Order], own: Sequence[Order]) -
 def find_majority_orders(orders: Sequence[Order]) -> list[Order]:
     """Return, for each pair of generators, the most common relation among the templates (Gecko, section 6.4).
 
-    A relation is which generator is better, or that neither is. A pair is left out if it is in only one template, or if
-    the two most common relations are equally common.
+    A relation says which generator is better, or that neither is. A pair is left out if it is in only one template, or
+    if the two most common relations are equally common.
     """
     found = []
     for (a, b), group in _group_pairs(orders).items():
@@ -183,7 +183,7 @@ def find_majority_orders(orders: Sequence[Order]) -> list[Order]:
 
 
 def make_relations_tables(orders: Sequence[Order]) -> list[ShownTable]:
-    """Return tables of people's relations between generators by template, with the majority and any conflicts.
+    """Return tables of people's order of each pair of generators by template, with the majority and any conflicts.
 
     The list is empty if people judged under only one template. If metrics scored different images, each metric has a
     table of its own (Gecko, figures 2 and 13).

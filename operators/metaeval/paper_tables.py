@@ -15,7 +15,7 @@ EMPTY_CELL = "-"
 def to_markdown(judgements: Sequence[Judgement], notes: Sequence[str] = (), further: Sequence[ShownTable] = ()) -> str:
     """Return a table for each template and subset, then the `further` tables, and then the conventions and notes.
 
-    Raise MissingExtra if tabulate, with which pandas formats tables, is not installed.
+    Raise MissingExtraError if tabulate, with which pandas formats tables, is not installed.
     """
     require_extra("people", "a table of agreement with people")
     parts = [
@@ -58,7 +58,8 @@ def make_tables(judgements: Sequence[Judgement]) -> list[tuple[str, pd.DataFrame
 def _make_table(judgements: Sequence[Judgement]) -> pd.DataFrame:
     """Return a table of values with intervals.
 
-    Rows and columns are metrics and statistics. For people, they are groups and statistics, or skills and generators.
+    The rows are metrics and the columns are statistics. In a table about people, the rows are groups and the columns
+    are statistics, or the rows are skills and the columns are generators.
     """
     lines: dict[str, dict[str, str]] = {}
     counts: dict[str, dict[str, str]] = {}
@@ -70,11 +71,11 @@ def _make_table(judgements: Sequence[Judgement]) -> pd.DataFrame:
         counts.setdefault(name, {})[column] = str(judged.n)
     columns = list(dict.fromkeys(column for line in lines.values() for column in line))
     values = pd.DataFrame.from_dict(lines, orient="index", columns=columns)
-    return values.assign(**count_columns(counts)).fillna(EMPTY_CELL).rename_axis("metric")
+    return values.assign(**make_count_columns(counts)).fillna(EMPTY_CELL).rename_axis("metric")
 
 
-def count_columns(counts: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
-    """Return the columns of sample sizes for a table, given the `n` of every cell by row and column."""
+def make_count_columns(counts: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
+    """Return the columns that show a table's sample sizes, given the `n` of every cell by row and column."""
     groups: dict[str, dict[str, str]] = {}
     for column in dict.fromkeys(name for row in counts.values() for name in row):
         n = {name: row[column] for name, row in counts.items() if row.get(column, EMPTY_CELL) != EMPTY_CELL}
@@ -96,7 +97,7 @@ def format_value(judged: Judgement) -> str:
 def list_conventions(judgements: Sequence[Judgement]) -> list[str]:
     """Return lines of text on how each statistic was computed, and on rows without a score or a rating.
 
-    A line is about a single metric if metrics were computed differently, by the epsilon for example.
+    A line is about a single metric if metrics were computed differently, for example with different epsilons.
     """
     overall = [
         judged

@@ -21,22 +21,22 @@ from plumbline.operators.metaeval.ratings import (
     split_by_generator,
     split_by_skill,
 )
-from plumbline.operators.statistics.agreement import krippendorff_alpha, measure_raters_viescore
+from plumbline.operators.statistics.agreement import krippendorff_alpha, measure_rater_agreement_viescore
 from plumbline.operators.statistics.bootstrap import SHARES, UNDEFINED_INTERVAL, Interval, Prompts, Scale
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Level, Match, Sampling
 
-EMPTY_PARTS = schemas.PARTS.empty_table()  # every rating is about an image as a whole
+EMPTY_PARTS = schemas.PART_RATINGS.empty_table()  # every rating is about an image as a whole
 
 
 def list_rated_parts(ratings: pa.Table, parts: pa.Table) -> pa.Table:
-    """Return raters' individual answers (schema PARTS), from `ratings` and from answers about `parts` of images.
+    """Return raters' individual answers (schema PART_RATINGS), from `ratings` and from answers about `parts` of images.
 
     The templates in `parts` ask about words or questions; their ratings are means of these answers, and are left out.
     For any other template, each rating is a single answer.
     """
     about_parts = parts.column("template").unique()
     whole = ratings.filter(pc.invert(pc.is_in(ratings.column("template"), about_parts)))
-    position = schemas.PARTS.get_field_index("part")
+    position = schemas.PART_RATINGS.get_field_index("part")
     return pa.concat_tables([whole.add_column(position, "part", pa.array([""] * len(whole), pa.string())), parts])
 
 
@@ -78,7 +78,7 @@ def _add_units(ratings: pd.DataFrame) -> pd.DataFrame:
     return ratings.assign(unit=[" ".join(map(repr, image)) for image in zip(*ids, strict=True)])
 
 
-def judge_unsure(ratings: pa.Table, parts: pa.Table, sampling: Sampling) -> list[Judgement]:
+def judge_unsure_share(ratings: pa.Table, parts: pa.Table, sampling: Sampling) -> list[Judgement]:
     """Return the fraction of answers without a rating, by template and generator (Gecko, table 9).
 
     Each answer is about an image, or about a word or question in `parts`.
@@ -105,7 +105,7 @@ def judge_people(
         frames = [each.frame["generator"] for each in rated if each.template == template]
         scored = pd.concat(frames or [rows["generator"]])
         for subset, frame in split_by_skill(rows[rows["generator"].isin(scored.dropna())], skills).items():
-            images, value = frame["unit"].nunique(), measure_raters_viescore(frame)
+            images, value = frame["unit"].nunique(), measure_rater_agreement_viescore(frame)
             words = "each rater compared with the mean of the others"
             judged = Judgement(PEOPLE, VIESCORE_STATISTIC, value, UNDEFINED_INTERVAL, images, words)
             if math.isnan(value):
@@ -148,14 +148,14 @@ def judge_generators(
         scale = scales.get(str(template))
         found = []
         for generator, rows in split_by_generator(rated):
-            own = _rate_generator(rows, skills, sampling, scale)
+            own = _judge_generator(rows, skills, sampling, scale)
             found.append([judged._replace(template=str(template), generator=generator) for judged in own])
         found.sort(key=lambda judged: -judged[0].value)
         judgements += sorted(chain.from_iterable(found), key=lambda each: each.is_by_generator_and_skill)
     return judgements
 
 
-def _rate_generator(
+def _judge_generator(
     rows: pd.DataFrame, skills: Mapping[str, Sequence[str]], sampling: Sampling, scale: Scale | None
 ) -> Iterator[Judgement]:
     mean, *by_skill = (
@@ -187,9 +187,9 @@ def _rate_generator(
 
 
 def correlate_templates(ratings: pa.Table, match: Match, sampling: Sampling) -> list[Judgement]:
-    """Return Spearman's and Pearson's correlation of every pair of templates' mean ratings (Gecko, table 10).
+    """Return Spearman's and Pearson's correlation between the mean ratings of any two templates (Gecko, table 10).
 
-    They are computed over all images with both ratings, and then by generator.
+    They are computed over all images that were rated under both templates, and then by generator.
     """
     keys = list(MATCH_COLUMNS[match])
     rated = dict(list(average_ratings(ratings, match).dropna(subset=keys).groupby("template")))

@@ -1,4 +1,4 @@
-"""Judges metrics by people's choices between two images of a prompt (Pick-a-Pic; Gecko's side-by-side template)."""
+"""Judges metrics by people's choices between two images for a prompt (Pick-a-Pic; Gecko's side-by-side template)."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,13 @@ from plumbline.operators.metaeval.judgement import (
     judge_mean,
     make_undefined_judgement,
 )
-from plumbline.operators.metaeval.matching import name_side_columns, split_by_metric
+from plumbline.operators.metaeval.matching import (
+    copy_ids_from_scores,
+    list_distinct_ids,
+    name_side_columns,
+    select_images,
+    split_by_metric,
+)
 from plumbline.operators.metaeval.people import judge_raters
 from plumbline.operators.metaeval.ratings import average_ratings
 from plumbline.operators.statistics.agreement import UNSURE, find_majority_vote
@@ -35,6 +41,16 @@ from plumbline.operators.statistics.ordering import permutation
 
 ACCURACY_STATISTIC = "binary_accuracy"
 PREFERENCE_SIGNS: Mapping[str, int] = {"a": 1, "b": -1, UNSURE: 0}
+COMPARED_COLUMNS = {
+    "template": "metric",
+    "generator_a": "first_generator",
+    "generator_b": "second_generator",
+    "image_a": "first_image_id",
+    "image_b": "second_image_id",
+}
+"""Columns of a table of comparisons (COMPARED_PAIRS), by the columns of people's choices that they are made from."""
+CHOICE_BY_PREFERENCE = {"a": "first", "b": "second", UNSURE: "tie"}
+"""A judge's word for each of people's choices; image a counts as the image that was shown first."""
 
 
 class _Choices(NamedTuple):
@@ -60,14 +76,16 @@ def judge_preferences(
     sampling: Sampling,
     equal_scores: EqualScoreHandling = "half",
 ) -> tuple[list[Judgement], list[Comparison]]:
-    """Return how often each metric prefers the image that most raters prefer, by template, and tests of metrics.
+    """For each template, return how often each metric prefers the image that most raters prefer.
+
+    Also return tests that compare the metrics in pairs.
 
     By default, a pair with equal scores counts half, so that a metric that never decides gets 0.5. `equal_scores` can
     make such a pair count as wrong instead.
     """
     judgements, comparisons = list[Judgement](), list[Comparison]()
     columns = split_by_metric(scores, match)
-    for _, votes in count_majority_votes(preferences).groupby("template", sort=False):
+    for _, votes in find_majority_votes(preferences).groupby("template", sort=False):
         chosen = [
             _make_choices(metric, column, votes, match, unsure, equal_scores) for metric, column in columns.items()
         ]
@@ -76,7 +94,7 @@ def judge_preferences(
     return judgements, comparisons
 
 
-def count_majority_votes(preferences: pa.Table) -> pd.DataFrame:
+def find_majority_votes(preferences: pa.Table) -> pd.DataFrame:
     """Return one row per template and pair of images, with the raters' most common choice, or `unsure` for a tie."""
     keys = ["template", "prompt_id", "image_a", "image_b", "generator_a", "generator_b"]
     votes = (
@@ -98,7 +116,7 @@ def convert_choices_to_ratings(preferences: pa.Table) -> pa.Table:
     return pa.Table.from_pandas(rated, schemas.RATINGS, preserve_index=False)
 
 
-def judge_choosers(preferences: pa.Table, levels: Sequence[Level]) -> list[Judgement]:
+def judge_choice_agreement(preferences: pa.Table, levels: Sequence[Level]) -> list[Judgement]:
     """Return Krippendorff's alpha of the choices by template, overall and by pair of generators (Gecko, table 11)."""
     ratings = convert_choices_to_ratings(preferences)
     judgements, rated = judge_raters(ratings, levels), ratings.to_pandas()
@@ -116,13 +134,33 @@ def _group_pairs(choices: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame
 
 
 def sort_sides(choices: pd.DataFrame) -> pd.DataFrame:
-    """Return the choices that name both generators, with sides swapped so that generator a comes first by name."""
+    """Return the choices that name both generators, with sides swapped so that generator_a < generator_b."""
     choices = choices.dropna(subset=["generator_a", "generator_b"])
     swapped = choices["generator_a"] > choices["generator_b"]
     names = {"image_a": "image_b", "generator_a": "generator_b"}
     others = choices[swapped].rename(columns=names | {b: a for a, b in names.items()})
     others["preferred"] = others["preferred"].replace({"a": "b", "b": "a"})
     return pd.concat([choices[~swapped], others]).sort_index()
+
+
+def convert_choices_to_comparisons(preferences: pa.Table, scores: pa.Table, match: Match) -> pd.DataFrame:
+    """Return people's choices between scored images of two generators as comparisons (schema COMPARED_PAIRS).
+
+    The images have the ids of the scores, and `metric` is the template. Each row is one person's choice.
+    """
+    for side in ("a", "b"):
+        preferences = select_images(preferences, list_distinct_ids(scores), match, side)
+    if not len(preferences):
+        return schemas.COMPARED_PAIRS.empty_table().to_pandas()
+    frame = preferences.to_pandas()
+    for side in ("a", "b"):
+        frame = copy_ids_from_scores(frame, scores, match, side)
+    frame = frame.dropna(subset=["prompt_id", *COMPARED_COLUMNS, "preferred"])
+    frame = frame[frame["generator_a"] != frame["generator_b"]].rename(columns=COMPARED_COLUMNS)
+    signs = frame["preferred"].map(PREFERENCE_SIGNS).astype("float64")
+    choices = frame["preferred"].map(CHOICE_BY_PREFERENCE)
+    frame = frame.assign(choice=choices, p_first=(1 + signs) / 2, reason=None, error=None)
+    return frame[schemas.COMPARED_PAIRS.names]
 
 
 def average_choices(preferences: pa.Table) -> pd.DataFrame:
@@ -153,7 +191,7 @@ def predict_choices(
     """
     keys, judgements = list(MATCH_COLUMNS[match]), []
     means = average_ratings(ratings, match).dropna(subset=keys).drop_duplicates(["template", *keys], keep=False)
-    for chosen, votes in count_majority_votes(preferences).groupby("template"):
+    for chosen, votes in find_majority_votes(preferences).groupby("template"):
         for template, rated in means.groupby("template"):
             for first, second, rows in [("", "", votes), *_group_pairs(votes)]:
                 choices = _make_choices(PEOPLE, rated.set_index(keys)["human"], rows, match, unsure, equal_scores)
@@ -187,7 +225,7 @@ def _make_choices(
 def select_scores_of_side(
     side: str, column: "pd.Series[float]", votes: pd.DataFrame, match: Match
 ) -> "pd.Series[float]":
-    """Return, for each row of `votes`, the score of the image on `side` (a or b); nan without a score."""
+    """Return, for each row of `votes`, the score of the image on `side` (a or b); nan if it has none."""
     keys = list(MATCH_COLUMNS[match])
     renamed = votes.rename(columns={own: name for name, own in name_side_columns(side).items()})
     return renamed[keys].join(column.rename("score"), on=keys)["score"]

@@ -97,7 +97,7 @@ def judge_ratings(
     """Return every statistic for every metric, over all images and by skill.
 
     With `by_generator`, the statistics are also computed by generator, and by generator and skill (LLMScore, table 1).
-    The same `marks` decide which images pass in all groups.
+    In all groups, the same `marks` decide which images pass.
     """
     return [
         judgement._replace(subset=subset, generator=generator)
@@ -217,7 +217,7 @@ def _judge_correlation(
 
 
 def _judge_pairs(metric: str, human: Floats, score: Floats, prompts: Prompts, *, grouped: bool) -> list[Judgement]:
-    """Return a metric's accuracy on pairs of images, and the largest difference of two scores that counts as a tie.
+    """Return a metric's accuracy on pairs of images, and the largest difference between two scores that is still a tie.
 
     If `grouped`, only images of the same prompt are paired, and the accuracy is the mean over prompts. Both values are
     undefined if there are no pairs, or if people rate both images of every pair equally, because then every metric
@@ -255,8 +255,8 @@ def compare_metrics(rated: Sequence[RatedScores], statistics: Sequence[str], sam
     """Return tests of whether two metrics agree with people equally well, for each template and pair of metrics.
 
     Only images that both metrics scored count, and only three statistics have a test. For Pearson's and Spearman's
-    correlations, the test exchanges the scores or ranks of the two metrics for random prompts. For pairwise accuracy
-    within prompts, it flips the signs of the differences of random prompts.
+    correlations, the test swaps the two metrics' scores or ranks on randomly chosen prompts. For pairwise accuracy
+    within prompts, it flips the signs of the differences on randomly chosen prompts.
     """
     comparisons = []
     for template in dict.fromkeys(each.template for each in rated):
@@ -312,7 +312,7 @@ def _compare_accuracies(a: RatedScores, b: RatedScores, sampling: Sampling) -> C
     )
 
 
-def warn_off_scale(ratings: pa.Table) -> list[str]:
+def describe_off_scale_ratings(ratings: pa.Table) -> list[str]:
     """Return a warning for each template that has a few ratings outside a scale that fits all other ratings.
 
     Also warn if all negative ratings are the same number, such as -1 for a missing answer.
@@ -346,7 +346,7 @@ def _fits_scale(values: Floats, low: int, high: int) -> bool:
     return is_possible and int((~inside).sum()) <= max(1, MAX_OFF_SCALE_FRACTION * len(values))
 
 
-def warn_several_prompts(ratings: pa.Table) -> list[str]:
+def describe_ratings_of_several_prompts(ratings: pa.Table) -> list[str]:
     """Return a warning if images were rated for several prompts, so that image ids alone do not identify scores."""
     frame = ratings.select(["image_id", "prompt_id"]).to_pandas().dropna().drop_duplicates()
     twice = frame[frame.duplicated("image_id", keep=False)]

@@ -57,7 +57,7 @@ def judge_trust(judged: Judgement) -> str:
 
 
 def _select_first_statistic(judgements: Sequence[Judgement]) -> dict[str, list[Judgement]]:
-    """Return the metrics' judgements by template, each on the first statistic in CORRELATION_CONVERTERS that occurs."""
+    """For each template, return judgements of metrics by the first available statistic in CORRELATION_CONVERTERS."""
     found: dict[str, list[Judgement]] = {}
     metrics = [judged for judged in judgements if judged.metric != PEOPLE]
     for template in dict.fromkeys(judged.template for judged in metrics):

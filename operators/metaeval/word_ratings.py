@@ -86,8 +86,8 @@ def judge_words(
                 matched.append({**ids, **word._asdict(), "score": score, "n_questions": len(scores)})
     if not matched:
         raise SourceError(
-            "words: no metric of the run asks about the words of the rated images; add one that does, such "
-            "as gecko, to the run"
+            "words: no metric in the run asks about words in the prompts of rated images; add one that does, such as "
+            "gecko"
         )
     matches = pd.DataFrame(matched)
     judgements = [
@@ -139,9 +139,9 @@ def _judge_metric(metric: str, subset: str, frame: pd.DataFrame, sampling: Sampl
 def _judge_share(
     metric: str, name: str, counted: NDArray[np.bool_], among: NDArray[np.bool_], prompts: Prompts, reason: str
 ) -> Judgement:
-    """Return, as a judgement, the fraction of the words in `among` that are also in `counted`; both are masks of words.
+    """Return a judgement: the fraction of the words in `among` that are also in `counted`; both are masks of words.
 
-    If `among` has no word, the fraction is undefined for the `reason`.
+    If `among` contains no words, the fraction is undefined, and `reason` says why.
     """
     if not among.any():
         return make_undefined_judgement(metric, name, 0, reason)
@@ -162,7 +162,7 @@ def _judge_auroc(metric: str, asked: pd.DataFrame, prompts: Prompts) -> Judgemen
         return make_undefined_judgement(metric, "auroc", len(asked), "all words are rated alike")
     interval = UNDEFINED_INTERVAL
     if prompts.have_enough_variation(aligned, levels.astype(np.float64)):
-        drawn = [_compute_roc_area(levels, aligned, times[prompts.codes]) for times in prompts.multiplicities()]
+        drawn = [_compute_roc_area(levels, aligned, times[prompts.codes]) for times in prompts.draw_multiplicities()]
         interval = compute_student_interval(value, np.asarray(drawn), prompts.count, SHARES)
     words = f"{STATISTIC_CONVENTIONS['auroc']}; {prompts.describe(interval)}"
     return Judgement(metric, "auroc", value, interval, len(asked), words)

@@ -28,10 +28,10 @@ GREY, BLANK_SIDE = (127, 127, 127), 336
 
 
 def replace_images(rows: pa.Table, ablation: Ablation | None) -> pa.Table:
-    """Return a shard's rows with other images, as the ablation requires; unchanged if it requires none.
+    """Return a shard's rows with their images replaced as the ablation requires; without an ablation, unchanged.
 
-    Raise SourceError if more than half of the images have the same prompt, so that no shuffling gives every row the
-    image of another prompt.
+    Raises SourceError if more than half of the images have the same prompt, because then no shuffling can give every
+    row the image of another prompt.
     """
     if ablation == "shuffled_images":
         return _shuffle_images(rows)

@@ -1,7 +1,7 @@
 """Metrics defined by a user's own Python function.
 
 A function is named on the command line, in the user's own configuration file or in Python. Its source text is read
-once, when the command starts, and sent to the workers. Content of a store, a run or a request is never loaded here.
+once, when the command starts, and sent to the workers. Code from a store, a run or a request is never loaded here.
 operators/metrics/user_code.py runs the text in this process. A plugin may run it in an environment of its own.
 """
 
@@ -28,7 +28,7 @@ from plumbline.operators.metrics.metric import Evidence, Metric, Scored, ScoreRa
 from plumbline.operators.metrics.user_code import (
     DECLARATION_ATTRIBUTE,
     describe_error,
-    find_other_parameters,
+    describe_unsupported_parameters,
     import_text,
     list_functions,
     read_first_line,
@@ -68,7 +68,7 @@ def metric(
     """Return a decorator that declares the range and direction of a function's scores (docs/plugins.md).
 
     Args:
-        score_range: The lowest and highest score. A score outside this range is an error for its row; gates rely on it.
+        score_range: The lowest and highest score. Scores outside this range are errors; gates rely on this.
         better: Which of two scores is better: the "higher" one, the "lower" one or "neither".
         batches: True if the function takes a list of images and a list of prompts, and returns a score for each image.
 
@@ -140,11 +140,11 @@ class FunctionConfig(Metric):
     def score_range(self) -> ScoreRange | None:
         return self.code.score_range
 
-    def function_options(self) -> Mapping[str, Any]:
+    def list_function_options(self) -> Mapping[str, Any]:
         options = {"function": self.function, "code": self.code.digest, "score_range": self.code.score_range}
         return options | ({"packages": self.code.packages} if self.code.packages else {})
 
-    def score_options(self) -> dict[str, Any]:
+    def list_score_options(self) -> dict[str, Any]:
         return {}
 
     def score(self, evidence: Evidence) -> Scored:
@@ -221,8 +221,8 @@ class GivenFunction(NamedTuple):
         return partial(_call_function, self.function, batches, self.name)
 
 
-class Origin(Protocol):
-    """A function that can be described and called: a SourceFunction, a GivenFunction, or one from a plugin."""
+class FunctionOrigin(Protocol):
+    """Where a user's function comes from: a source file, an object passed in Python, or a plugin's environment."""
 
     @property
     def name(self) -> str:
@@ -238,25 +238,28 @@ class Origin(Protocol):
 
     @property
     def digest(self) -> str:
-        """Digest of the code, which enters the keys of cells; empty if it is unknown."""
+        """Digest of the code, which is part of cell keys; empty if it is unknown."""
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """Python version and exact packages, for keys of cells; empty for a function that runs in this process."""
+        """Versions of Python and of packages, for use in cell keys; empty for a function that runs in this process."""
 
     def describe(self) -> FunctionDescription:
         """Return the function's declaration, and its docstring's first line; raise ConfigError if it is unusable."""
 
     def open(self, *, batches: bool) -> ImageFunction:
-        """Return a function that scores several images; it may raise HopelessRow for an image that cannot be scored."""
+        """Return a function that scores several images.
+
+        It may raise UnprocessableRowError for an image that cannot be scored.
+        """
 
 
-FUNCTION_ENVIRONMENTS = Extensions[Callable[[str, str, Any], Origin]]("function_environments", {})
+FUNCTION_ENVIRONMENTS = Extensions[Callable[[str, str, Any], FunctionOrigin]]("function_environments", {})
 """Readers of functions that run outside this process, from plugins. Arguments: the metric's key, for messages; the
 function as the user named it; the value of the metric's option `environment`.
 """
 ENVIRONMENT_READER = "uv"
-"""Name of the reader that handles the option `environment`."""
+"""Name of the reader that handles the `environment` option."""
 
 
 def _call_function(
@@ -267,7 +270,7 @@ def _call_function(
 
 
 def _describe_function(function: Callable[..., Any], location: str, name: str) -> FunctionDescription:
-    check_parameters(location, name, find_other_parameters(function))
+    check_parameters(location, name, describe_unsupported_parameters(function))
     return FunctionDescription(
         getattr(function, DECLARATION_ATTRIBUTE, FunctionDeclaration()), read_first_line(function)
     )
@@ -276,7 +279,8 @@ def _describe_function(function: Callable[..., Any], location: str, name: str) -
 def check_parameters(location: str, name: str, other_parameters: str | None) -> None:
     if other_parameters is not None:
         raise ConfigError(
-            f"metric {location}: expected a function {name}(image, prompt), found {name}{other_parameters}; correct it"
+            f"metric {location}: expected a function {name}(image, prompt), found {name}{other_parameters}; change its "
+            "parameters to (image, prompt)"
         )
 
 
@@ -287,9 +291,9 @@ def make_missing_function_error(location: str, name: str, functions: Sequence[st
 class UserCode(FunctionRecord):
     """The digest and declaration of a user's function, with the function itself, so that it can be called here."""
 
-    origin: Origin
+    origin: FunctionOrigin
 
-    def __init__(self, origin: Origin, declared: FunctionDeclaration) -> None:
+    def __init__(self, origin: FunctionOrigin, declared: FunctionDeclaration) -> None:
         super().__init__(origin.digest, *declared, origin.packages)
         self.__dict__["origin"] = origin  # not a field, so no record contains it
 
@@ -311,7 +315,7 @@ def split_name(named: str) -> tuple[str, str]:
     return found["location"], found["name"]
 
 
-def read_function(key: str, named: str, environment: Any) -> Origin:
+def read_function(key: str, named: str, environment: Any) -> FunctionOrigin:
     """Return the function FILE.py:NAME or PACKAGE.MODULE:NAME of the metric at `key`, without executing it here.
 
     Raise ConfigError if the function cannot be read, or if it needs an environment and the plugin `environments` is not
@@ -333,7 +337,7 @@ def read_source(named: str) -> SourceFunction:
     if location.endswith(".py"):
         file = Path(os.path.expanduser(location)).absolute()  # noqa: PTH111 - leaves an unknown user's ~ as it is
     else:
-        file = _find_file_of_module(location)
+        file = _find_module_file(location)
         package = location if file.name == "__init__.py" else location.rpartition(".")[0]
     try:
         if file.exists() and not file.is_file():
@@ -348,7 +352,7 @@ def read_source(named: str) -> SourceFunction:
         raise ConfigError(f"metric {location}: {describe_error(error)}; correct the path or the file") from error
 
 
-def _find_file_of_module(module: str) -> Path:
+def _find_module_file(module: str) -> Path:
     """Return the file of an importable module; this imports the packages that contain it."""
     try:
         with redirect_stdout(sys.stderr):
@@ -363,7 +367,7 @@ def _find_file_of_module(module: str) -> Path:
     return Path(str(spec.origin))
 
 
-def read_function_options(origin: Origin) -> dict[str, Any]:
+def read_function_options(origin: FunctionOrigin) -> dict[str, Any]:
     """Return the options of a metric defined by this function; raise ConfigError if it cannot be loaded or called."""
     if not re.fullmatch(FUNCTION_NAME_REGEX, origin.name):
         raise ConfigError(

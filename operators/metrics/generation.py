@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from plumbline.operators.base.bounds import BoundsChecked, NotNegative, Positive
+from plumbline.operators.base.bounds import BoundsChecked, NonNegative, Positive
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.metric import CallEstimate, Evidence, Metric, Scored
 
@@ -18,7 +18,7 @@ class GenerationChain(Metric):
 
     ranks: ClassVar[bool] = False
 
-    def score_options(self) -> Mapping[str, Any]:
+    def list_score_options(self) -> Mapping[str, Any]:
         return {}
 
     def score(self, evidence: Evidence) -> Scored:
@@ -35,7 +35,7 @@ class PicturesConfig(BoundsChecked):
     section: ClassVar[str] = "pictures."
     name: str | None = None
     """Name of the generator and its folder; if null, the last part of the checkpoint's name."""
-    cfg: NotNegative | None = None
+    cfg: NonNegative | None = None
     """Guidance scale: how strongly the prompt guides the image. If null, the checkpoint's pipeline decides."""
     steps: Positive | None = None
     """Number of denoising steps; if null, the pipeline decides."""

@@ -31,7 +31,7 @@ class ImageStatisticConfig(Metric):
     def score_range(self) -> ScoreRange | None:
         return (0.0, 8.0) if self.statistic == "entropy" else SHARE_RANGE
 
-    def score_options(self) -> dict[str, str]:
+    def list_score_options(self) -> dict[str, str]:
         return {"statistic": self.statistic}
 
     def score(self, evidence: Evidence) -> Scored:

@@ -1,4 +1,4 @@
-"""Base class of metrics, which are chains of stages that end in a score, and the inputs of scores."""
+"""Base class of metrics, which are chains of stages that end in a score, and types for what a score is based on."""
 
 import math
 from abc import ABC, abstractmethod
@@ -42,7 +42,7 @@ EXTRA_WORDS_ID = "extra"
 """Id of the last element in metrics that compare words: words in the image that should not be there."""
 NO_QUESTIONS_ERROR = RowError(
     "no_questions",
-    "no question about the prompt is left for scoring the image; check the questions, or lower the threshold",
+    "no question about the prompt counts towards the score; check the questions, or lower the threshold",
 )
 
 
@@ -78,7 +78,7 @@ class Answered(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """Inputs of a score: one image's row and the answered questions about the image."""
+    """The data that a score is based on: one image's row and the answered questions about the image."""
 
     row: Mapping[str, Any]
     """The image's row in the table of the first stage in `scored_from`; the row has no error."""
@@ -160,7 +160,7 @@ class Metric(BoundsChecked, ABC):
     final_stage: ClassVar[str] = "scores"
     """Last stage of the chain. Text-only chains stop before the image stages."""
 
-    def key_of(self, name: str) -> str:
+    def format_key(self, name: str) -> str:
         """Return an option's full name for messages, such as `gecko threshold`."""
         return f"{self.kind} {name}"
 
@@ -226,13 +226,13 @@ class Metric(BoundsChecked, ABC):
         return shuffle_words(text) if self.ablation == "shuffled_words" else text
 
     @abstractmethod
-    def score_options(self) -> Mapping[str, Any]:
-        """Return, by name, all options that determine how the score is computed from the input tables."""
+    def list_score_options(self) -> Mapping[str, Any]:
+        """Return a mapping of all options that determine how the score is computed from the input tables."""
 
     @abstractmethod
     def score(self, evidence: Evidence) -> Scored: ...
 
-    def with_model_defaults(self, profile_of: Callable[[str], "VqaProfile"]) -> Self:
+    def complete_options(self, profile_of: Callable[[str], "VqaProfile"]) -> Self:
         """Return the metric with unset options filled in. `profile_of` returns the VQA profile of a role's model."""
         return self
 
@@ -252,18 +252,21 @@ class Metric(BoundsChecked, ABC):
 
 @runtime_checkable
 class PackedMetric(Protocol):
-    """Protocol of metrics whose questions come with the benchmark and are not written by a model."""
+    """Protocol for metrics whose questions come with the benchmark and are not written by a model."""
 
-    def refusal_of_pack(self, choices: Collection[int]) -> str | None:
+    def explain_pack_refusal(self, choices: Collection[int]) -> str | None:
         """Return the reason why the metric cannot use questions with these numbers of choices; None if it can."""
 
 
 @runtime_checkable
 class TextInImageMetric(Protocol):
-    """Protocol of metrics that check if an image contains texts, given by the benchmark, the caller or the prompt."""
+    """Protocol for metrics that check if an image shows certain texts, given by the benchmark, caller or prompt."""
 
     def make_questions(self, prompt: str, texts: Sequence[str]) -> Sequence[WrittenQuestion] | RowError:
-        """Return a question for each given text or, if none are given, for each text in the prompt; or an error."""
+        """Return a question for each given text or, if there are none, for each text in the prompt.
+
+        If no question can be asked, an error is returned instead.
+        """
 
 
 def takes_questions(metric: Metric) -> bool:
@@ -277,7 +280,7 @@ def compares_actively(metric: Metric) -> bool:
 
 
 def insert_prior(chain: tuple[str, ...], prior: Prior | None) -> tuple[str, ...]:
-    """Return the chain with a stage for the prior before the answers; without a prior, return the chain unchanged."""
+    """Return the chain with the stage `priors` inserted before `answers`; without a prior, return it unchanged."""
     index = chain.index("answers")
     return chain if prior is None else (*chain[:index], "priors", *chain[index:])
 
@@ -311,10 +314,10 @@ def average_elements(elements: Sequence[Element]) -> Scored:
 
 
 def average_images(scored: Sequence[Scored], each: str = "Image") -> Scored:
-    """Return the score of a row with several images: the mean over its images, for each question and rating too.
+    """Return the score of a row with several images: the mean over its images, also for each question and rating.
 
-    The score of a video is the mean over its frames (vqascore_genai_bench.txt, sec. 6). If an image has an error, that
-    error is returned instead. In the rationale, `each` precedes the number of an image.
+    The score of a video is the mean over its frames (vqascore_genai_bench.txt, sec. 6). If an image could not be
+    scored, its error is returned instead. In the rationale, `each` precedes the number of an image.
     """
     first = scored[0]
     if len(scored) == 1:
@@ -338,7 +341,7 @@ def average_images(scored: Sequence[Scored], each: str = "Image") -> Scored:
 
 
 def _average_element(images: Sequence[Element]) -> Element:
-    """Return a question's element with the mean score over the images, and the answer if it is equal for all images."""
+    """Return a question's element with the mean score over the images, and their answer if they all agree."""
     scores = [element.score for element in images if element.score is not None]
     given = {element.given for element in images}
     return images[0]._replace(

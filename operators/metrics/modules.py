@@ -104,7 +104,7 @@ def require_statements(statements: Sequence[Statement], problems: Sequence[str])
     stored = []
     for statement in statements:  # in JSON, arguments may contain quotes and commas, which the text form would lose
         with suppress(UnreadableReply):
-            again = read_statement(write_statement(statement))
+            again = read_statement(format_statement(statement))
             if isinstance(again, Statement) and len(again.arguments) == len(statement.arguments):
                 stored.append(statement)
     if not stored:
@@ -172,7 +172,7 @@ def _parse_count(written: str) -> str | None:
     return f"{match[1] if match[1] and match[1] != '=' else '=='}{int(match[2])}" if match else None
 
 
-def write_statement(statement: Statement) -> str:
+def format_statement(statement: Statement) -> str:
     """Return the statement as a line of a program, which `read_statement` can parse."""
     first, *rest = (argument.replace("'", "’") for argument in statement.arguments)
     match statement.module:
@@ -241,7 +241,7 @@ def list_queries(statement: Statement, relations: Relations = "stated") -> tuple
 def _list_relation_questions(statement: Statement, pair: Sequence[str], relations: Relations) -> list[str]:
     """Return yes/no questions about a relation that boxes cannot show; the relation holds if all answers are yes.
 
-    Upstream's code uses the word `skip` for all relations except in front of and behind.
+    Upstream's code uses the word `skip` for all relations except `front` and `behind`.
     """
     first, second, relation = statement.arguments
     articles = ("an" if name[:1].casefold() in "aeiou" else "a" for name in pair)

@@ -17,10 +17,10 @@ MAX_CHOICES = 26
 
 YES_NO = ("yes", "no")
 
-_UP_TO_TWENTY = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
-seventeen eighteen nineteen"""
+_WORDS_BELOW_TWENTY = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
+sixteen seventeen eighteen nineteen"""
 _TENS_WORDS = "twenty thirty forty fifty sixty seventy eighty ninety"
-_NUMBER_WORDS = {word: number for number, word in enumerate(_UP_TO_TWENTY.split())}
+_NUMBER_WORDS = {word: number for number, word in enumerate(_WORDS_BELOW_TWENTY.split())}
 _NUMBER_WORDS |= {word: 10 * tens for tens, word in enumerate(_TENS_WORDS.split(), start=2)}
 _SCALE_WORDS = {"thousand": 1_000, "million": 1_000_000, "billion": 1_000_000_000}
 _ARTICLES = {"a", "an", "the"}
@@ -65,7 +65,7 @@ class NumberedLine(NamedTuple):
 
 
 def strip_markup(reply: str) -> str:
-    """Return the reply without thoughts, code fences and bold markup; raise UnreadableReply if it is too long."""
+    """Return the reply without reasoning, code fences and bold markup; raise UnreadableReply if it is too long."""
     answer = reply.rpartition("</think>")[2]
     if len(answer) > MAX_REPLY_CHARACTERS:
         raise UnreadableReply(f"expected at most {MAX_REPLY_CHARACTERS} characters, found {len(answer)}")
@@ -79,7 +79,7 @@ def split_lines(reply: str) -> list[str]:
 
 
 def collapse_spaces(text: str) -> str:
-    """Return the text with white space collapsed to single spaces, and "?" for lone surrogates (possible in JSON)."""
+    """Replace each run of white space by one space, and each lone surrogate, which JSON may contain, by "?"."""
     return " ".join(text.split()).encode("utf-8", "replace").decode()
 
 
@@ -110,8 +110,8 @@ def is_yes_no(choices: Iterable[str]) -> bool:
 def match_choice(answer: str, choices: Sequence[str]) -> str | None:
     """Return the choice that equals the answer, ignoring case, spaces and surrounding punctuation.
 
-    If the choices are yes and no, an answer that starts with yes or no and punctuation matches too ("Yes, there is a
-    dog."). This is more lenient than the exact match in TIFA's code, for models that answer in sentences.
+    If the choices are yes and no, an answer that starts with yes or no, followed by punctuation, matches too ("Yes,
+    there is a dog."). This is more lenient than the exact match in TIFA's code, for models that answer in sentences.
     """
     by_key = {normalise(choice): choice for choice in reversed(choices)}
     choice = by_key.get(normalise(answer))
@@ -177,7 +177,7 @@ def _split_words(text: str) -> list[str]:
 
 
 def read_number(text: str) -> int | None:
-    """Return the number written in digits or in words (`two hundred and forty dogs`); None without a number."""
+    """Return the number written in digits or in words (`two hundred and forty dogs`), or None if there is no number."""
     if text.strip().isdecimal():
         return int(text)
     total, group, words = 0, 0, 0
@@ -195,7 +195,8 @@ def find_words(words: str, prompt: str, *, after: int = 0, taken: Sequence[TextS
     """Return the position of words in the prompt, ignoring case, spaces and kinds of quotes; None if absent.
 
     Positions in `taken` are used only if the words occur nowhere else. Among the other positions, return the first
-    position from `after` on or, failing that, the first position. Words made of ASCII letters only match whole words.
+    position from `after` on or, failing that, the first position. Words made of ASCII characters must match whole
+    words.
     """
     if len(collapse_spaces(words)) > 2 * len(prompt):
         return None
@@ -227,7 +228,7 @@ def skip_text(text: str, prompt: str, start: int) -> int:
 
 
 def _make_pattern(words: str) -> str:
-    """Return a regular expression that matches the words with any white space, quotes and dashes."""
+    """Return a regular expression that matches the words with any kind of white space, quotes and dashes."""
     return r"\s+".join(
         "".join(_CHARACTER_VARIANTS.get(char, re.escape(char)) for char in word) for word in words.split()
     )
@@ -239,10 +240,10 @@ _NO_PARENT_WORDS = {"", "-", "none", "null", "n/a"}
 
 
 def read_parents(written: str) -> list[int] | None:
-    """Return the numbers in a text such as `1,4` or `tuple 1 (dog), background`, without 0.
+    """Return the parents' numbers in a text such as `1,4` or `tuple 1 (dog), background`, except 0.
 
-    Parts without a number are ignored. Without any number, return an empty list if the text says so (`none`), otherwise
-    None.
+    Parts without a number are ignored. If no part has a number, return an empty list if the text says that there are no
+    parents (`none`), and otherwise None.
     """
     parts = [part.strip(" .[]()") for part in _BETWEEN_PARENTS_PATTERN.split(written)]
     numbers = [int(match[1]) for match in map(_PARENT_PATTERN.fullmatch, parts) if match]

@@ -12,7 +12,7 @@ from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply
 from plumbline.operators.models.calls import Request
 
-Replies = Literal["text", "json"]
+ReplyFormat = Literal["text", "json"]
 Schema = Mapping[str, Any]
 Piece = TypeVar("Piece")
 
@@ -57,7 +57,7 @@ class Form(NamedTuple, Generic[Piece]):
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """All texts of a request besides the prompt: the instructions and, if there is one, the schema."""
+        """All text in a request except the prompt: the instructions and, if there is one, the schema."""
         return (self.instructions,) if self.schema is None else (self.instructions, json.dumps(self.schema(0)))
 
 
@@ -197,7 +197,7 @@ class _Draft(NamedTuple):
 
 
 def read_blocks(reply: str) -> list[Block]:
-    """Return the questions in a text reply, without unreadable ones and exact repeats.
+    """Return the questions in a text reply, leaving out unreadable questions and exact repeats.
 
     A label without text takes the next line; `Choices:` without text takes all lines up to the next label. Raise
     UnreadableReply if no question can be read (listing the first few problems), or if there are more than MAX_BLOCKS.
@@ -244,7 +244,7 @@ def _split_labels(reply: str) -> Iterator[tuple[str, str]]:
 
 
 def read_json_blocks(reply: str) -> list[Block]:
-    """Return the questions in a reply that is JSON of the schema from `make_blocks_schema`.
+    """Return the questions in a JSON reply that follows the schema from `make_blocks_schema`.
 
     The choices are sorted, because the writer puts the correct choice first.
     """

@@ -1,4 +1,4 @@
-"""Table of all kinds of metrics: the classes by the name of their kind."""
+"""Table of all kinds of metrics: the class of each kind, by its name."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -37,7 +37,7 @@ KINDS = Extensions[type[Metric]](
 
 
 def _check_kind(name: str, metric: type[Metric]) -> type[Metric]:
-    """Return the metric class; raise ConfigError if its field `kind` has another default than `name`.
+    """Return the metric class; raise ConfigError if the default of its field `kind` is not `name`.
 
     A class that inherits its kind would otherwise replace the class that declares this kind.
     """

@@ -1,7 +1,7 @@
-"""Loads and runs the Python code of users' functions.
+"""Loads and runs users' own Python functions.
 
-Only this module executes code that users name. It imports nothing but the standard library, so that the Python of
-another environment can load it without Plumbline (plugins/environments/program.py).
+Only this module executes code that users name. It imports nothing but the standard library, so that the Python
+interpreter of another environment can load it without Plumbline (plugins/environments/program.py).
 """
 
 from __future__ import annotations  # another Python may be older than ours
@@ -67,7 +67,7 @@ def list_functions(module: ModuleType) -> list[str]:
     return [name for name, value in vars(module).items() if inspect.isfunction(value)]
 
 
-def find_other_parameters(function: Callable[..., Any]) -> str | None:
+def describe_unsupported_parameters(function: Callable[..., Any]) -> str | None:
     """Return a function's parameters if the function cannot be called with an image and a prompt, otherwise None."""
     try:
         inspect.signature(function).bind(None, None)
@@ -79,7 +79,7 @@ def find_other_parameters(function: Callable[..., Any]) -> str | None:
 
 
 def read_first_line(function: Callable[..., Any]) -> str:
-    """Return the first line of a function's docstring; empty without a docstring."""
+    """Return the first line of a function's docstring, or an empty string if it has none."""
     return (inspect.getdoc(function) or "").strip().partition("\n")[0]
 
 

@@ -88,11 +88,11 @@ class WordedMetric(Metric):
     def templates(self) -> tuple[str, ...]:
         return ()
 
-    def with_model_defaults(self, profile_of: "Callable[[str], VqaProfile]") -> Self:
+    def complete_options(self, profile_of: "Callable[[str], VqaProfile]") -> Self:
         """Return the metric with the digest of its wording filled in.
 
-        Raise ConfigError if the folder has nothing for this metric or has another digest, or if an option is set whose
-        value the published prompts determine.
+        Raise ConfigError if the folder contains no wording for this metric, or one with a different digest. Also raise
+        it if an option is set whose value the published prompts determine.
         """
         if self.wording is None:
             return self
@@ -100,13 +100,13 @@ class WordedMetric(Metric):
         try:
             wording = read_wording(folder, self.releases, self.templates, self.wording_digest)
         except ConfigError as error:
-            raise ConfigError(f"{self.key_of('wording')}: {error}") from error
+            raise ConfigError(f"{self.format_key('wording')}: {error}") from error
         if wording.release is not None:
             defaults = {field.name: field.default for field in fields(self)}
             for option in wording.release.fixed_options:
                 if option in defaults and getattr(self, option) != defaults[option]:
                     raise ConfigError(
-                        f"{self.key_of(option)}: {getattr(self, option)} is ignored with the wording of "
+                        f"{self.format_key(option)}: {getattr(self, option)} is ignored with the wording of "
                         f"{wording.release.repository}, which has its own value; set it to {defaults[option]}"
                     )
         return replace(self, wording=str(folder), wording_digest=wording.digest)
@@ -116,7 +116,7 @@ class WordedMetric(Metric):
         release = self._wording.release
         return release if isinstance(release, kind) else None
 
-    def template_text(self, name: str) -> str:
+    def get_template_text(self, name: str) -> str:
         """Return the user's template with this name or, if there is none, Plumbline's."""
         return self._wording.templates.get(name) or read_prompt_template(name)
 
@@ -209,7 +209,7 @@ def ask_as_released(
 ) -> Writing[list[T]]:
     """Ask for several replies and parse them, even if cut off; if one is unreadable, ask for all of them again.
 
-    Each further try sends the same requests with the next seed. Raise UnreadableReply after `tries` tries. The readers
+    Each retry sends the same requests with the next seed. Raise UnreadableReply after `tries` attempts. The readers
     may raise any of READER_ERRORS, as published code does.
     """
     for attempt in range(tries):
@@ -263,11 +263,11 @@ class Checkout(NamedTuple):
         return list(csv.DictReader(io.StringIO(self.read_text(path), newline="")))
 
     def parse_python(self, path: str) -> "PythonFile":
-        """Return a Python file of the checkout, parsed; raise ConfigError if it is not valid Python."""
+        """Parse a Python file in the checkout; raise ConfigError if it is not valid Python."""
         return self.parse_code(self.read_text(path), path)
 
     def parse_code(self, code: str, path: str) -> "PythonFile":
-        """Return code from a file of the checkout, parsed; raise ConfigError if it is not valid Python."""
+        """Parse code from a file in the checkout; raise ConfigError if it is not valid Python."""
         try:
             return PythonFile(self, path, ast.parse(code))
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -286,10 +286,10 @@ class PythonFile(NamedTuple):
     path: str
     tree: ast.Module
 
-    def find_assigned(self, name: str) -> ast.expr:
-        """Return the first value, outermost scope first, assigned to a name such as `self.prompt`.
+    def find_assigned_value(self, name: str) -> ast.expr:
+        """Return the first value assigned to a name such as `self.prompt`, searching outer scopes first.
 
-        Raise ConfigError if nothing is assigned to it.
+        Raises ConfigError if nothing is assigned to the name.
         """
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Assign) and name in map(ast.unparse, node.targets):
@@ -297,7 +297,7 @@ class PythonFile(NamedTuple):
         raise self.checkout.make_checkout_error(self.path, f"assigns nothing to {name}")
 
     def read_text(self, name: str) -> TemplateText:
-        return self.read_expression_text(self.find_assigned(name), name)
+        return self.read_expression_text(self.find_assigned_value(name), name)
 
     def read_plain_string(self, name: str) -> str:
         """Return the string that is assigned to a name; raise ConfigError if it is an f-string with slots."""
@@ -306,13 +306,13 @@ class PythonFile(NamedTuple):
     def read_literal(self, name: str) -> Any:
         """Return the literal that is assigned to a name: strings and numbers, possibly in lists and dictionaries."""
         try:
-            return ast.literal_eval(self.find_assigned(name))
+            return ast.literal_eval(self.find_assigned_value(name))
         except ValueError as error:
             raise self.checkout.make_checkout_error(self.path, f"has no literal in {name}") from error
 
     def read_texts_under(self, name: str, key: str) -> dict[str, str]:
         """Return the plain strings under a key of the nested dictionary that is assigned to a name."""
-        inner = _read_members(self.find_assigned(name)).get(key)
+        inner = _read_members(self.find_assigned_value(name)).get(key)
         texts = _read_members(inner) if inner is not None else {}
         return {
             member: node.value
@@ -335,8 +335,8 @@ class PythonFile(NamedTuple):
             )
         return found
 
-    def read_returned(self, function: str) -> str:
-        """Return the plain string that a function returns; raise ConfigError unless exactly one does."""
+    def read_returned_text(self, function: str) -> str:
+        """Return the plain string that a function returns; raise ConfigError unless it has exactly one `return`."""
         bodies = [node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef) and node.name == function]
         values = [node.value for body in bodies for node in ast.walk(body) if isinstance(node, ast.Return)]
         if len(values) != 1 or values[0] is None:
@@ -346,9 +346,9 @@ class PythonFile(NamedTuple):
         return fill_slots(self.read_expression_text(values[0], function), {})
 
     def read_expression_text(self, node: ast.expr, name: str) -> TemplateText:
-        """Return the text of an expression: a string, an f-string, a `string.Template`, a sum, or one with `strip()`.
+        """Return the text of a string, f-string or `string.Template`, or of a sum or `strip()` of these.
 
-        Raise ConfigError for any other expression; `name` says in the message where the expression is.
+        Raises ConfigError for any other expression; `name` tells the user where the expression is.
         """
         match node:
             case ast.Constant(value=str(text)):

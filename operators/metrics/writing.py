@@ -25,14 +25,14 @@ RETRY_REQUEST = (
 
 
 class UnreadableReply(PlumblineError):
-    """Error about a reply that does not have the requested form; the message gives the reason.
+    """Error for a reply that does not have the requested form; the message gives the reason.
 
     The model gets the message too when it is asked again, so a changed message can change results.
     """
 
 
 class WrittenQuestion(NamedTuple):
-    """A question with the columns of the table QUESTIONS (operators/base/schemas.py)."""
+    """A question whose fields are columns of the table QUESTIONS (operators/base/schemas.py)."""
 
     question_id: str
     """Id that is unique within a prompt: at first a number, later a hash of the content (`assign_ids`)."""
@@ -82,7 +82,10 @@ def hash_content(text: str, choices: Sequence[str], answer: str | None) -> str:
 
 
 def is_asked(keep: bool | None) -> bool:
-    """Return True if a question with this `keep` is sent to the VQA model; False means that a filter dropped it."""
+    """Return True if the VQA model is asked a question with this value of `keep`.
+
+    The value is False if a filter has dropped the question.
+    """
     return keep is not False
 
 
@@ -105,19 +108,19 @@ def ask(request: Request, read: Callable[[str], T], *, again: str = RETRY_REQUES
 
     If the reply is unreadable, ask once more; if the second reply is unreadable too, raise UnreadableReply.
     """
-    (result,) = yield from read_each([request], [read], again=again)
+    (result,) = yield from ask_each([request], [read], again=again)
     if isinstance(result, UnreadableReply):
         raise result
     return result
 
 
-def read_each(
+def ask_each(
     requests: Sequence[Request], readers: Sequence[Callable[[str], T]], *, again: str = RETRY_REQUEST
 ) -> Writing[list[T | UnreadableReply]]:
     """Ask for several replies together and parse them, returning an UnreadableReply for each unreadable one.
 
-    Replies that cannot be parsed, or were cut off at max_tokens, are requested once more, with the reason phrased by
-    `again`. The second reply is parsed even if it is cut off.
+    Replies that cannot be parsed, or were cut off at max_tokens, are requested once more, with `again`
+    as the template for the reason. The second reply is parsed even if it is cut off.
     """
     if not requests:
         return []

@@ -1,1 +1,1 @@
-"""Model families, finding and checking of checkpoints, and the calls that metrics make to models."""
+"""Model families, code that finds and checks checkpoints, and the calls that metrics make to models."""

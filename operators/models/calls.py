@@ -37,7 +37,7 @@ class Request(NamedTuple):
 
     messages: tuple[Message, ...]
     max_tokens: int
-    """Maximum length of the reply in tokens; longer replies are cut."""
+    """Maximum length of the reply in tokens; longer replies are cut off."""
     temperature: float = 0.0
     seed: int = 0
     stop: tuple[str, ...] = ()
@@ -73,14 +73,14 @@ class Generation(NamedTuple):
 
     text: str
     complete: bool
-    """False if the reply was cut at max_tokens."""
+    """False if the reply was cut off at max_tokens."""
     usage: Usage
     ids: tuple[int, ...] = ()
     """The reply's tokens, including the end token, if the model's weights run here."""
 
     @property
     def usage_with_cut(self) -> Usage:
-        """Usage of the call, whose field `cut` is 1 if the reply was cut at max_tokens and 0 otherwise."""
+        """Usage of the call; its field `cut` is 1 if the reply was cut off at max_tokens, and 0 otherwise."""
         return self.usage._replace(cut=int(not self.complete))
 
 
@@ -110,8 +110,8 @@ class ImageModel(Protocol):
         """Return the features of preprocessed images; all calls about the same image share its features."""
 
 
-class SeveralImagesModel(ImageModel, Protocol):
-    """A model that can see several images in one question."""
+class MultiImageModel(ImageModel, Protocol):
+    """A model that can answer a question about several images."""
 
     def preprocess_several(self, images: Sequence[Image.Image]) -> Any:
         """Return several RGB images as one input for `encode`; the model sees them in this order, before the text."""
@@ -152,7 +152,7 @@ class RegionModel(ImageModel, Protocol):
 
 
 class DetectionRequest(NamedTuple):
-    """A phrase to detect in one image, with the minimum scores of a detection."""
+    """A phrase to detect in one image, with the minimum scores for a detection."""
 
     image: int
     """Index of the image in the features passed to the call."""
@@ -221,8 +221,8 @@ class LikelihoodModel(ImageModel, Protocol):
         """Return the likeliest free-form answer to each question, without showing the choices to the model."""
 
 
-class ThreadUsage:
-    """Base class of models that several threads call: counts the calls and tokens of each thread separately."""
+class ThreadUsageCounter:
+    """Base class for models that several threads call: counts the calls and tokens of each thread separately."""
 
     def __init__(self) -> None:
         self._thread_local = threading.local()
@@ -250,7 +250,7 @@ human preferences; `distance`, which is 0 for two equal images and grows with th
 """
 
 
-Compares = Literal["prompt", "caption", "source", "change", "edit", "image"]
+ComparisonTarget = Literal["prompt", "caption", "source", "change", "edit", "image"]
 """What a similarity compares. `prompt`: an image with its prompt. `caption`: an edited image with the caption of the
 intended result. `source`: an edited image with its source image. `change`: the change between the two images with the
 change between their captions. `edit`: the prompt with both images, shown in one question. `image`: nothing; the image
@@ -259,7 +259,7 @@ is scored without its prompt.
 
 
 class TextFeatures(NamedTuple):
-    """Unit-length embeddings of several texts, and which of the texts were cut at the model's context."""
+    """Unit-length embeddings of several texts, and which of the texts were truncated to fit the model's context."""
 
     features: "torch.Tensor"
     """Embeddings (n, width), float32."""
@@ -270,7 +270,7 @@ class TextEmbedder(Protocol):
     """Model that serves the call `embedding(texts) -> vectors`. Similar texts get similar vectors."""
 
     def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
-        """Return unit-length embeddings of the texts. Texts longer than the context are cut and flagged."""
+        """Return unit-length embeddings of the texts. Texts longer than the context are truncated and flagged."""
 
 
 class Pair(NamedTuple):
@@ -294,7 +294,7 @@ class ComparisonResult(NamedTuple):
     similarity: float
     """Value in the requested measure."""
     truncated: bool
-    """True if the text was cut because it was longer than the model's context."""
+    """True if the text was truncated because it was longer than the model's context."""
     ratings: Mapping[str, float] | None = None
     """Components of the similarity by name, if the model reports several."""
 
@@ -311,4 +311,4 @@ class SimilarityModel(ImageModel, Protocol):
     def compare(
         self, features: Sequence[Any], pairs: Sequence[Pair], measure: Measure = "cosine"
     ) -> list[ComparisonResult]:
-        """Return the similarity of each pair in the given measure, which the model's family must support."""
+        """Return the similarity of each pair according to the given measure, which the model's family must support."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields
 from pkgutil import resolve_name
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from plumbline.operators.models.calls import Call, Compares, Measure, PixelRule
+from plumbline.operators.models.calls import Call, ComparisonTarget, Measure, PixelRule
 from plumbline.operators.models.checkpoints.parts import (
     WANTED_FILE_PATTERNS,
     Checkpoint,
@@ -20,7 +20,7 @@ from plumbline.operators.models.vqa_profiles import VqaProfile
 
 
 class Files(NamedTuple):
-    """Names that a file of a checkpoint may have: one file with any of these names must exist."""
+    """Alternative names of a file that a checkpoint needs: at least one file with such a name must exist."""
 
     part: str
     names: tuple[str, ...]
@@ -39,7 +39,7 @@ Loads = Mapping[Call, Callable[[ResolvedModel[Config]], Any]]
 
 
 def defer_import(loader: str) -> Callable[[ResolvedModel[Any]], Any]:
-    """Return a loader that imports the function `module:function` of operators/models when it is called.
+    """Return a loader that, when it is called, imports `module:function` from operators/models and calls the function.
 
     Until then, torch is not imported.
     """
@@ -92,7 +92,7 @@ class Family(Generic[Config]):
     """For VQA models: function that returns the profile for a checkpoint's config.json (empty for a service)."""
     measures: tuple[Measure, ...] = ("cosine",)
     """Measures that the family supports in the call `similarity`."""
-    compares: tuple[Compares, ...] = ("prompt", "caption")
+    compares: tuple[ComparisonTarget, ...] = ("prompt", "caption")
     """Comparisons that the family supports in the call `similarity`."""
     pixels: tuple[PixelRule, ...] = ("processor",)
     """Image preprocessing rules that the family supports in the call `similarity`."""
@@ -107,7 +107,7 @@ class Family(Generic[Config]):
     version: int = 1
     """Version of the results; incremented when the results of the family's models change."""
     options_in_key: Callable[[Config, VqaProfile | None], Mapping[str, Any]] = lambda config, profile: {}
-    """Function that returns the options that can change a result, for the keys of cells."""
+    """Function that returns the options that can change a result, for use in cell keys."""
 
     @property
     def local(self) -> bool:
@@ -123,5 +123,5 @@ class Family(Generic[Config]):
         return frozenset(self.loads) | frozenset(self.vllm)
 
     def select_loaders(self, config: Config) -> Loads[Config]:
-        """Return the loaders by call, for the engine that the model uses."""
+        """Return a loader for each call, for the engine that the model uses."""
         return self.vllm if config.engine == "vllm" else self.loads

@@ -25,7 +25,7 @@ def load(model: ResolvedModel, call: Call) -> Any:
         raise ModelError(f"{model.config.checkpoint}: {LIKELIHOOD_PROBLEM}")
 
     def is_relevant(record: logging.LogRecord) -> bool:
-        """Return False for the warning that a checkpoint is loaded as one of its components, which we do on purpose."""
+        """Return False for the warning that only one component of a checkpoint is loaded, which we do on purpose."""
         return not str(record.msg).startswith("You are using a model of type")
 
     logger = logging.getLogger("transformers.configuration_utils")

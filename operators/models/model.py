@@ -1,4 +1,4 @@
-"""A model's configuration, and the exact files it is resolved to; imports no torch and reads no weights."""
+"""A model's configuration, and the exact files that it resolves to; does not import torch or read weights."""
 
 import re
 from collections.abc import Mapping
@@ -87,7 +87,7 @@ class ResolvedModel(Generic[Config]):
     version: int = 1
     """Version of the family's results (Family.version)."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """The options that can change a result; they enter the keys of cells."""
+    """The options that can change a result; they are part of cell keys."""
     endpoint: str | None = None
     """Address of the service that runs the model; None for the default address."""
 
@@ -122,11 +122,11 @@ class ResolvedModel(Generic[Config]):
                 lacking.setdefault(part.source, {}).update(part.find_missing_files(self._list_file_patterns(name)))
         return {source: sum(files.values()) for source, files in lacking.items() if files}
 
-    def semantic(self) -> dict[str, Any]:
-        """Return, by name, the properties that can change a result, for the keys of cells."""
+    def list_key_properties(self) -> dict[str, Any]:
+        """Return all properties that can change a result, for use in cell keys."""
         semantic: dict[str, Any] = {"family": self.config.family, "version": self.version, "label": self.label}
         if self.local:
             semantic |= {"dtype": self.dtype, "parts": {name: part.identity for name, part in self.parts.items()}}
         else:
             semantic |= {"model": self.config.checkpoint, "endpoint": (self.endpoint or "").rstrip("/") or None}
-        return semantic | (self.profile.semantic() if self.profile is not None else {}) | dict(self.options)
+        return semantic | (self.profile.list_key_properties() if self.profile is not None else {}) | dict(self.options)

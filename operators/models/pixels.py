@@ -1,7 +1,7 @@
 """Moves pixels to a network's device as bytes, and rescales and normalises them there.
 
-A byte takes a quarter of the memory and transfer time of a float32, and on a CPU these last steps take a third of a
-processor's time. The results are bit-identical to the processor's own.
+A byte takes a quarter of the memory and transfer time of a float32. On a CPU, rescaling and normalising take a third of
+an image processor's time. The results are bit-identical to the processor's own.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ TEST_IMAGE_SIZES = (96, 96), (150, 70), (64, 130)
 """Widths and heights of the test images used to check that a processor's last steps treat every pixel alike."""
 
 
-class Patches(NamedTuple):
+class PatchSplitter(NamedTuple):
     """Division of images and videos into patches by a processor like Qwen-VL's (Wang et al. 2024, sec. 2.1)."""
 
     side: int
@@ -36,7 +36,7 @@ class Patches(NamedTuple):
         split = frames.reshape(-1, self.depth, 3, rows, self.merged, self.side, columns, self.merged, self.side)
         return split.permute(0, 3, 6, 4, 7, 2, 1, 5, 8).reshape(-1, 3 * self.depth * self.side**2)
 
-    def split_later(self, image: np.ndarray, *_: int, **__: int) -> tuple[np.ndarray, int, int]:
+    def defer_split(self, image: np.ndarray, *_: int, **__: int) -> tuple[np.ndarray, int, int]:
         """Return the image (3, height, width) unsplit, as a single frame, with its height and width in patches.
 
         This method replaces the processor's own, so that `split` can run later, on the device.
@@ -45,14 +45,19 @@ class Patches(NamedTuple):
 
 
 class PixelInput:
-    """Converter of a processor's pixels, which are on the CPU, to a network's input on the network's device."""
+    """Callable that converts a processor's pixels on the CPU to a network's input on the network's device."""
 
     def __init__(
-        self, colours: torch.Tensor | None, patches: Patches | None = None, *, device: Any = "cpu", dtype: Any = None
+        self,
+        colours: torch.Tensor | None,
+        patches: PatchSplitter | None = None,
+        *,
+        device: Any = "cpu",
+        dtype: Any = None,
     ) -> None:
         """Set up the conversion. If `patches` is given, pixels are split into patches on the device.
 
-        `colours` (3, 256) has the value of each byte in each colour channel; None if the processor already returns
+        `colours` (3, 256) maps each byte in each colour channel to its value; None if the processor already returns
         values.
         """
         self.colours = None if colours is None else colours.to(device, dtype)
@@ -61,14 +66,14 @@ class PixelInput:
         self.dtype = dtype
 
     def pin(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Return the pixels contiguous and, for a GPU, page-locked: the GPU copies them while the CPU continues."""
+        """Return contiguous pixels, page-locked for a GPU so that it can copy them while the CPU continues."""
         pixels = pixels.contiguous()
         return pixels.pin_memory() if self.device.type == "cuda" else pixels
 
     def __call__(self, pixels: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return the pixels of several images as one tensor on the device, joined along the first axis.
 
-        Images that are split into patches here may have any size; other shapes may only differ in the first axis.
+        Images that are split into patches here may have any size. All other tensors may differ only in the first axis.
         """
         moved = [each.to(self.device, non_blocking=True) for each in pixels]
         if self.patches is not None and moved[0].dtype == torch.uint8:
@@ -82,10 +87,10 @@ class PixelInput:
 
 
 def make_pixel_input(processor: Any, *, device: Any, dtype: torch.dtype) -> PixelInput:
-    """Return a PixelInput that performs a processor's last steps, if these treat all pixels of a channel equally.
+    """Return a PixelInput that performs a processor's last steps, if they treat all pixels of a channel equally.
 
-    `processor` is one of our transforms, which have `colours`, or a processor of transformers. A processor of
-    transformers is tested on noise: if the results are exactly the same, it is modified to skip these steps.
+    `processor` is one of our transforms, which have `colours`, or a processor from transformers. The latter is
+    tested on noise: if the results are exactly the same, it is modified to skip these steps.
     """
     if hasattr(processor, "colours"):
         return PixelInput(processor.colours, device=device, dtype=dtype)
@@ -100,8 +105,8 @@ def make_pixel_input(processor: Any, *, device: Any, dtype: torch.dtype) -> Pixe
     before = vars(processor).copy()
     processor.do_rescale = processor.do_normalize = False
     if hasattr(processor, "patchify"):
-        patches = Patches(processor.patch_size, processor.merge_size, processor.temporal_patch_size)
-        processor.patchify = patches.split_later
+        patches = PatchSplitter(processor.patch_size, processor.merge_size, processor.temporal_patch_size)
+        processor.patchify = patches.defer_split
     on_cpu = PixelInput(colours, patches)
     for image, values in zip(images, expected, strict=True):
         pixels = _compute_pixel_values(processor, image)

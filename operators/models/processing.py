@@ -1,4 +1,4 @@
-"""Loads image processors, tokenizers and networks of checkpoints; implements CLIP's preprocessing and its variants."""
+"""Loads processors, tokenizers and networks from checkpoints; implements CLIP's preprocessing and its variants."""
 
 import json
 from collections.abc import Iterator
@@ -47,12 +47,12 @@ class PixelTransform:
 class ReleasedTransform:
     """CLIP's preprocessing as in the authors' code, which uses torchvision.
 
-    The image is resized in its own mode (palette colours by nearest neighbour, other colours weighted by transparency),
-    cropped at rounded margins, and only then converted to RGB.
+    The image is resized in its original colour mode: palette colours by nearest neighbour, other colours weighted by
+    transparency. It is then cropped at rounded margins, and only then converted to RGB.
     """
 
     def __init__(self, processor: Any, margin: float = 1.0) -> None:
-        """Set the size at which images are resized: the shorter side is `margin` times the side of the final square."""
+        """Set the size to which images are resized: the shorter side is `margin` times the side of the final square."""
         self.side = int((getattr(processor, "crop_size", None) or processor.size)["height"])
         self.shortest = round(self.side * margin)
         self.colours = compute_byte_values(processor)
@@ -62,7 +62,7 @@ class ReleasedTransform:
         return self.crop(image.info.get(STORED_IMAGE_KEY, image))
 
     def crop(self, image: Image.Image) -> torch.Tensor:
-        """Return the centre of the image, resized in its own mode so that its shorter side is `shortest`."""
+        """Resize the image in its original colour mode so that its shorter side is `shortest`; return its centre."""
         shortest = min(image.size)
         resized = image.resize([int(self.shortest * side / shortest) for side in image.size], Image.Resampling.BICUBIC)
         left, top = (round((side - self.side) / 2) for side in resized.size)
@@ -73,7 +73,7 @@ class ReleasedTransform:
 class PaddedTransform:
     """HPSv2's preprocessing: the longer side is resized to `side` pixels, and the rest of the square is black.
 
-    As upstream, it resizes floats instead of bytes, so values may be outside the range of colours.
+    Like the upstream code, it resizes floats instead of bytes, so a resized value may be below 0 or above 1.
     """
 
     def __init__(self, processor: Any) -> None:
@@ -99,7 +99,7 @@ def compute_mean_colour(processor: Any) -> tuple[int, ...]:
 
 
 def centre_on_square(image: Image.Image, colour: tuple[int, ...] | None) -> Image.Image:
-    """Return the image centred on a square of this colour, as wide as its longer side; unchanged without a colour."""
+    """Return the image centred on a square of this colour, as wide as its longer side; None leaves it unchanged."""
     width, height = image.size
     if colour is None or width == height:
         return image
@@ -162,7 +162,7 @@ def load_chat_tokenizer(model: ResolvedModel) -> Any:
 
 @contextmanager
 def explain_load_errors(folder: Path, what: str) -> Iterator[None]:
-    """Raise ModelError instead of any error in the context; it says that `what` in the folder does not load."""
+    """Convert any error in the context to a ModelError; `what` names the part that does not load from the folder."""
     try:
         yield
     except Exception as error:
@@ -207,7 +207,7 @@ def load_pretrained(architecture: Any, model: ResolvedModel[Any], *, unused: str
 
 
 def find_device(model: ResolvedModel) -> str:
-    """Return the name for the torch device for the model: `cuda` or `cpu`.
+    """Return the name of the torch device for the model: `cuda` or `cpu`.
 
     Raises ModelError if the model needs a GPU and torch finds none.
     """

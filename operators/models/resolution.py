@@ -1,4 +1,4 @@
-"""Resolves a model's configuration to exact files and checks them; imports no torch and reads no weights."""
+"""Resolves a model's configuration to exact files and checks them, without importing torch or reading weights."""
 
 import os
 from collections.abc import Mapping
@@ -69,7 +69,7 @@ def resolve_model(config: ModelConfig, *, on_gpu: bool, digest: FileDigest = dig
 
 
 def check_installed(config: ModelConfig) -> None:
-    """Raise ConfigError if a package that the model's family needs is not installed or too old."""
+    """Raise ConfigError if a package that the model's family needs is missing or too old."""
     family = FAMILIES[config.family]
     if family.extra is not None:
         require_extra(family.extra, f"family {config.family}")

@@ -1,11 +1,11 @@
-"""Options of models run by a service: address, request rate, prices, and the environment variable with the key."""
+"""Options for models run by a service: address, request rate, prices, and the environment variable with the API key."""
 
 import re
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 from urllib.parse import urlsplit
 
-from plumbline.operators.base.bounds import AboveZero, BoundsChecked, Natural, NotNegative, Positive
+from plumbline.operators.base.bounds import BoundsChecked, Natural, NonNegative, Positive, PositiveFloat
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.models.engines.reading import DEFAULT_READING_INSTRUCTION, DEFAULT_READING_TOKENS
@@ -20,9 +20,9 @@ class Prices(BoundsChecked):
     """Prices of a service per million tokens, as given by the user."""
 
     section: ClassVar[str] = "model prices."
-    read: NotNegative
-    written: NotNegative
-    cached: NotNegative | None = None
+    read: NonNegative
+    written: NonNegative
+    cached: NonNegative | None = None
     """Price of input tokens that were in the service's prefix cache; null means the price of other input tokens."""
     currency: str = "USD"
     read_per_call: Natural = 1000
@@ -56,9 +56,9 @@ class ServiceModel(ModelConfig):
     """Instruction for reading the text in images (`ocr`)."""
     reading_tokens: Positive = DEFAULT_READING_TOKENS
     """Maximum length, in tokens, of the text read from an image; longer texts are cut."""
-    timeout: AboveZero = 300.0
+    timeout: PositiveFloat = 300.0
     """Maximum seconds for one attempt of a request to the endpoint."""
-    requests_per_minute: AboveZero | None = None
+    requests_per_minute: PositiveFloat | None = None
     """Maximum number of requests per minute from one worker, including retries; null means no limit."""
     thinking: ThinkingPermission = "refused"
     """`allowed`: the model may think before it replies, and the reply is what follows the thought. `refused`: thoughts

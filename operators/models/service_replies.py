@@ -1,4 +1,4 @@
-"""Limits on the replies of a model service: size, time, and no compression, which could hide a much larger reply."""
+"""Limits the size and duration of a model service's replies. Compression is refused: it could hide a larger reply."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ UNCOMPRESSED_HEADERS = {"Accept-Encoding": "identity"}
 
 
 class ReplyRefused(Exception):
-    """Error about a reply that was not read completely; the message continues a sentence that begins "the service"."""
+    """Error for a reply that is compressed or too large; the message continues a sentence that begins "the service"."""
 
 
 def limit_replies(max_bytes: int, seconds: float) -> Callable[[httpx.Response], None]:

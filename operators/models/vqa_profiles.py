@@ -1,4 +1,4 @@
-"""The type of VQA model profiles; the profiles themselves are in the modules of the families."""
+"""Defines what a VQA model's profile contains; the profiles themselves are in the family modules."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -41,6 +41,6 @@ class VqaProfile:
         """
         return self if system is None else replace(self, system=system or None)
 
-    def semantic(self) -> dict[str, Any]:
-        """Return the profile's name, which is the part of the profile that enters the keys of cells."""
+    def list_key_properties(self) -> dict[str, Any]:
+        """Return the profile's name, the only part of the profile that is used in cell keys."""
         return {"kind": self.name}

@@ -60,7 +60,7 @@ class Agreement(NamedTuple):
     """Every rated image, by template (schema MEAN_RATINGS)."""
 
 
-class ShownAgreement(NamedTuple):
+class AgreementSection(NamedTuple):
     """The report's section on agreement with people: sentences, tables and charts, ready to be arranged."""
 
     sentences: list[Sentence]
@@ -81,7 +81,7 @@ class ShownAgreement(NamedTuple):
     rating_charts: list[NamedChart]
 
 
-def make_agreement_section(agreement: Agreement) -> ShownAgreement:
+def make_agreement_section(agreement: Agreement) -> AgreementSection:
     """Return the report's section on agreement with people, with at most MAX_SHOWN_TABLES tables by skill."""
     people = [judged for judged in agreement.judgements if judged.metric == PEOPLE]
     by_skill = [judged for judged in agreement.judgements if judged.metric != PEOPLE and judged.group != OVERALL]
@@ -92,7 +92,7 @@ def make_agreement_section(agreement: Agreement) -> ShownAgreement:
     whole = [
         (template or GROUND_TRUTH_NAME, frame) for template in overall for _, frame in make_tables(overall[template])
     ]
-    return ShownAgreement(
+    return AgreementSection(
         sentences=describe_conclusions(agreement),
         tables=[*_format_tables(whole), *_format_tables(make_tables(people), metrics_across=False)],
         by_skill=take_first_rows(_format_tables(make_tables(by_skill)), MAX_SHOWN_TABLES),

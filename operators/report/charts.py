@@ -17,7 +17,7 @@ import scipy
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from plumbline.operators.base.errors import MissingExtra, replace_invisible
+from plumbline.operators.base.errors import MissingExtraError, replace_invisible
 from plumbline.operators.base.extensions import explain_missing_extra
 from plumbline.operators.base.sentences import format_interval, format_number
 from plumbline.operators.metaeval.corrected_means import CorrectedMean
@@ -93,7 +93,7 @@ def shorten_labels(names: Sequence[str]) -> dict[str, str]:
 
 
 def draw_interval_chart(board: Board) -> Chart:
-    """Return a chart of the best MAX_GENERATORS generators' means with intervals; leaders are highlighted."""
+    """Return a chart of the means of the best MAX_GENERATORS generators, with intervals; leaders are highlighted."""
     scored = board.list_scored_rows()[:MAX_GENERATORS]
     first = board.find_highlighted_generators()
     labels = shorten_labels([row.generator for row in scored])
@@ -110,14 +110,14 @@ def draw_interval_chart(board: Board) -> Chart:
     values = [f"{row.generator} {format_number(row.mean)} ({format_interval(row.low, row.high)})" for row in scored]
     better = ", lower is better" if board.lower_is_better else ""
     label = f"Mean {board.metric} with 95% intervals{better}: {'; '.join(values)}"
-    return Chart(draw_template("interval", {"means": means}), label, len(board.rows) - len(scored))
+    return Chart(draw_from_template("interval", {"means": means}), label, len(board.rows) - len(scored))
 
 
 def draw_corrected_charts(means: Sequence[CorrectedMean]) -> list[NamedChart]:
     """Return a chart of the generators' corrected means with intervals for each template and metric, best mean first.
 
-    A chart shows at most MAX_GENERATORS generators, and none without an interval; a chart without any is left out.
-    Small marks show the means based on people alone and on the metric alone.
+    A chart shows at most MAX_GENERATORS generators. Generators without an interval and empty charts are left out.
+    Small marks show the means based on people's ratings alone and on the metric alone.
     """
     charts = []
     for (template, metric), rows in group_single_means(means).items():
@@ -140,7 +140,7 @@ def draw_corrected_charts(means: Sequence[CorrectedMean]) -> list[NamedChart]:
         ]
         label = f"Generators by {template}, corrected with {metric}, with 95% intervals: {'; '.join(values)}"
         if drawn:
-            svg = draw_template("corrected", {"means": corrected, "alone": alone})
+            svg = draw_from_template("corrected", {"means": corrected, "alone": alone})
             charts.append(NamedChart(f"{template}, with {metric}", Chart(svg, label, len(rows) - len(drawn))))
     return charts
 
@@ -202,7 +202,7 @@ def draw_histograms(order: Sequence[str], spreads: Mapping[str, ScoreDistributio
 def draw_rows(order: Sequence[str], bars: ChartValues, medians: Sequence[float], span: Span) -> Markup:
     """Draw one row for each name, from top to bottom in the given `order`, with bars and a mark at the median.
 
-    Each of the `bars` extends from `row` to `top` within the chart.
+    Each bar extends vertically from its `row` to its `top`, both measured in rows from the top of the chart.
     """
     labels = shorten_labels(order)
     data: dict[str, ChartValues] = {
@@ -212,7 +212,7 @@ def draw_rows(order: Sequence[str], bars: ChartValues, medians: Sequence[float],
     }
     rows, edges = max(len(order), 1), _compute_bin_edges(span)
     params = {"rows": rows, "low": float(edges[0]), "high": float(edges[-1])}
-    return draw_template("distribution", data, params, height=ROW_HEIGHT * rows)
+    return draw_from_template("distribution", data, params, height=ROW_HEIGHT * rows)
 
 
 def draw_trend_chart(lines: Sequence[ChartLine], breaks: Sequence[str | int], label: str) -> Chart:
@@ -235,7 +235,7 @@ def draw_trend_chart(lines: Sequence[ChartLine], breaks: Sequence[str | int], la
     scale = {"type": "temporal", "scale": {"type": "utc"}} if timed else {"type": "quantitative"}
     x = {"field": "x", "axis": axis, **scale}
     data: dict[str, ChartValues] = {"means": means, "marks": marks, "breaks": [{"x": at} for at in breaks]}
-    return Chart(draw_template("trend", data, encoding={"x": x}), label, 0)
+    return Chart(draw_from_template("trend", data, encoding={"x": x}), label, 0)
 
 
 def draw_violin_charts(ratings: pd.DataFrame) -> list[NamedChart]:
@@ -277,7 +277,7 @@ def _draw_violin(row: int, values: NDArray[np.float64], span: Span) -> ChartValu
     ]
 
 
-def draw_template(
+def draw_from_template(
     name: str, data: dict[str, ChartValues], params: Mapping[str, float] = MappingProxyType({}), **options: Any
 ) -> Markup:
     """Draw a template with the given datasets and parameters, as an SVG that scales with its container.
@@ -288,7 +288,7 @@ def draw_template(
     try:
         with explain_missing_extra("charts", "A chart"):
             import vl_convert
-    except MissingExtra as missing:
+    except MissingExtraError as missing:
         return Markup('<p class="note">{}</p>').format(f"{missing}.")
 
     def read_template(file: str) -> dict[str, Any]:

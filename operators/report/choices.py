@@ -1,6 +1,7 @@
 """Makes the section of a report about a judge's choices between two images: win rates, strengths, and checks."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from plumbline.operators.base.sentences import (
@@ -16,11 +17,12 @@ from plumbline.operators.base.sentences import (
     format_signed,
     take_first_rows,
 )
+from plumbline.operators.metaeval.choice_agreement import PeopleChoices
 from plumbline.operators.report.leaders import describe_leaders
 from plumbline.operators.report.page import ReportSection
 from plumbline.operators.report.page_tables import MAX_GENERATORS, MAX_MATRIX_GENERATORS, MAX_PAIRS, MAX_SKILLS
 from plumbline.operators.results.choices import ChoiceResults, Choices, Refusal
-from plumbline.operators.results.comparison import Board, Duel, list_generator_names
+from plumbline.operators.results.comparison import Board, Duel, LeaderboardRow, list_generator_names
 from plumbline.operators.results.summary import OVERALL
 from plumbline.operators.statistics.bootstrap import Interval
 from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
@@ -34,10 +36,12 @@ CHOICES_CAPTION = (
 )
 
 
-def make_choices_section(found: Mapping[str, ChoiceResults | Refusal]) -> ReportSection:
-    """Return the section about the choices by each metric.
+def make_choices_section(
+    found: Mapping[str, ChoiceResults | Refusal], people: Mapping[str, PeopleChoices] = MappingProxyType({})
+) -> ReportSection:
+    """Return the section about the choices made by each metric, next to people's choices by template.
 
-    For a metric with too few prompts, the section has only a sentence with the reason and a table of checks.
+    For a metric with too few prompts, the section contains only a sentence with the reason and a table of checks.
     """
     tables, sentences = list[ShownTable](), list[Sentence]()
     for metric, results in found.items():
@@ -46,12 +50,17 @@ def make_choices_section(found: Mapping[str, ChoiceResults | Refusal]) -> Report
             tables.append(_make_checks_table(results.choices))
         else:
             sentences += write_choice_sentences(results)
-            tables += make_choice_tables(results)
+            first, *others = make_choice_tables(results)
+            tables.append(first)
+            for template, chosen in people.items():
+                sentences.append(write_people_sentence(metric, template, chosen))
+                tables.append(_make_people_table(results.overall, template, chosen))
+            tables += others
     return ReportSection("choices", "Choices", "Choices between two images", CHOICES_CAPTION, tables, sentences)
 
 
 def write_choice_sentences(results: ChoiceResults) -> list[Sentence]:
-    """Return the findings of a judge's choices: who leads, whether the order matters, and which pairs are left out."""
+    """Return sentences about a judge's choices: who leads, whether the order matters, and which pairs are left out."""
     sentences = describe_leaders([results.overall])
     board = results.overall
     if len(board.duels) < board.n_possible_pairs:
@@ -72,10 +81,27 @@ def write_choice_sentences(results: ChoiceResults) -> list[Sentence]:
     return sentences
 
 
+def write_people_sentence(metric: str, template: str, chosen: PeopleChoices) -> Sentence:
+    """Return a sentence that says how often a judge and people choose the same image."""
+    agreement = chosen.agreements[metric]
+    lead = f"People ({template}) and {metric}:"
+    if isinstance(agreement, str):
+        return Sentence(lead, f"{agreement}.")
+    interval = _format_percent_interval(agreement.interval)
+    certainty = f"95% interval {interval}, {_format_p_text(agreement.p_value)} against a coin toss"
+    pairs = format_quantity(agreement.n_pairs, "pair")
+    prompts = format_quantity(agreement.n_prompts, "prompt")
+    rest = (
+        f"both choose the same image in {format_percent(agreement.share)} of {pairs} that people decide, on {prompts} "
+        f"({certainty}). Left out: {agreement.n_undecided:,} undecided by people, {agreement.n_unmatched:,} that the "
+        "judge did not answer in both orders."
+    )
+    return Sentence(lead, rest)
+
+
 def write_order_sentence(bias: OrderBias) -> Sentence:
     """Return a sentence that says whether a judge favours the image that is shown first or second."""
-    p_value = format_p_value(bias.p_value)
-    p_text = f"p {p_value}" if p_value.startswith("<") else f"p = {p_value}"
+    p_text = _format_p_text(bias.p_value)
     if bias.decided and bias.first_wins in (0, bias.decided):
         place = "first" if bias.first_wins else "second"
         rest = f"in all of {bias.decided:,} answers ({p_text}). Its choices say nothing about the images."
@@ -88,6 +114,11 @@ def write_order_sentence(bias: OrderBias) -> Sentence:
     place = "first" if bias.share > 0.5 else "second"
     rest = f"{share}. This favours no generator, because each pair is shown in both orders. {agreement}"
     return Sentence(f"The judge favours the {place} image:", rest)
+
+
+def _format_p_text(p_value: float) -> str:
+    shown = format_p_value(p_value)
+    return f"p {shown}" if shown.startswith("<") else f"p = {shown}"
 
 
 def _format_percent_interval(interval: Interval) -> str:
@@ -119,6 +150,30 @@ def _make_generators_table(results: ChoiceResults) -> ShownTable:
         rows.append((row.generator, *rate, row.group or NO_VALUE_MARK, *points, format_count(row.n)))
     names = ("generator", "win rate", "95% interval", "letters", "strength", "95% interval", "prompts")
     return ShownTable(f"Win rates by {board.metric}", "", names, rows)
+
+
+def _make_people_table(judge: Board, template: str, chosen: PeopleChoices) -> ShownTable:
+    """Return the win rates of the generators by a judge, next to those by people."""
+    results = chosen.results
+    by_judge = {row.generator: row for row in judge.rows}
+    by_people = {} if isinstance(results, Refusal) else {row.generator: row for row in results.overall.rows}
+    rows = []
+    for name in [*dict.fromkeys([*by_judge, *by_people])][:MAX_GENERATORS]:
+        people = by_people.get(name)
+        letters, prompts = ("", 0) if people is None else (people.group, people.n)
+        rates = (*_format_rate(by_judge.get(name)), *_format_rate(people))
+        rows.append((name, *rates, letters or NO_VALUE_MARK, format_count(prompts)))
+    caption = "Letters and prompts are people's. Each win rate is over all pairs that the judge, or people, compared."
+    if isinstance(results, Refusal):
+        caption = f"People's win rates are missing: {results.reason}."
+    names = (f"win rate by {judge.metric}", "95% interval", "win rate by people", "95% interval", "letters", "prompts")
+    return ShownTable(f"Win rates by {judge.metric} and by people ({template})", caption, ("generator", *names), rows)
+
+
+def _format_rate(row: LeaderboardRow | None) -> tuple[str, str]:
+    if row is None:
+        return NO_VALUE_MARK, NO_VALUE_MARK
+    return format_number(row.mean), format_interval(row.low, row.high)
 
 
 def _format_points(value: float | None) -> str:

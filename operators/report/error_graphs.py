@@ -18,8 +18,8 @@ from plumbline.operators.report.charts import (
     NamedChart,
     Span,
     describe_medians,
+    draw_from_template,
     draw_histograms,
-    draw_template,
     measure_distribution,
     shorten_labels,
 )
@@ -90,7 +90,7 @@ def _draw_scatter(
     ]
     points.sort(key=lambda point: point["subset"])
     low, high = MEASURE_SPANS[measure]
-    svg = draw_template("scatter", {"points": points}, {"low": low, "high": high})
+    svg = draw_from_template("scatter", {"points": points}, {"low": low, "high": high})
     name = f"{measure}: {metric} (up) and {other} (right), r {format_number(pearson, 2)}"
     return NamedChart(name, Chart(svg, f"{name}, over {len(both)} error graphs", len(both) - len(shown)))
 
@@ -121,7 +121,7 @@ class ShownGraph(NamedTuple):
 
 
 def make_shown_graphs(graphs: pd.DataFrame, images: pd.DataFrame) -> list[ShownGraph]:
-    """Return the graphs that metrics order best, worst and most differently, with the scores of their nodes and images.
+    """Return the graphs that metrics order best, order worst, and disagree on most, with the scores of their images.
 
     Only the first convention in `graphs` (schema GRAPHS) is used. `images` lists the images of the graphs (schema
     GRAPH_IMAGES).
@@ -136,7 +136,7 @@ def make_shown_graphs(graphs: pd.DataFrame, images: pd.DataFrame) -> list[ShownG
         ranked = separation.dropna().sort_values(kind="stable", ascending=False).index
         for metric in dict.fromkeys([*ranked[:1], *ranked[-1:]]):
             title = f"{metric}, separation {format_number(separation[metric], 2)}"
-            charts.append(_draw_shares(own[own["metric"] == metric], title))
+            charts.append(_draw_node_distributions(own[own["metric"] == metric], title))
         shown.append(ShownGraph(f"Graph {graph_id}, {reason}", charts, _tabulate_means(own)))
     return shown
 
@@ -174,7 +174,7 @@ def _choose_graphs(orderings: pd.DataFrame, images: pd.DataFrame) -> dict[str, s
 
 
 def _draw_images(images: pd.DataFrame, orderings: "pd.Series[float]") -> NamedChart:
-    """Return a chart of the images' scores, and of their numbers of errors, as lines scaled from 0 to 1."""
+    """Return a chart of the images' scores and error counts, as lines scaled from 0 to 1."""
     ranked = list(orderings.sort_values(kind="stable", ascending=False).index)
     metrics = list(dict.fromkeys([*ranked[:N_SHOWN_METRICS], *ranked[-N_SHOWN_METRICS:]]))
     wide = images.pivot(index=["level", "node", "image_id"], columns="metric", values="score")[metrics]
@@ -199,7 +199,7 @@ def _scale_to_unit(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return (values - low) / (high - low) if high > low else np.where(np.isfinite(values), 0.5, values)
 
 
-def _draw_shares(rows: pd.DataFrame, title: str) -> NamedChart:
+def _draw_node_distributions(rows: pd.DataFrame, title: str) -> NamedChart:
     """Return a chart with the cumulative distribution of the images' scores for each of the first MAX_NODE_LINES nodes.
 
     `rows` must have at least one score.
@@ -223,7 +223,7 @@ def _draw_shares(rows: pd.DataFrame, title: str) -> NamedChart:
 
 def _draw_lines(points: ChartValues, span: Span, interpolate: str) -> Markup:
     mark = {"type": "line", "interpolate": interpolate, "strokeWidth": 2}
-    return draw_template("lines", {"points": points}, {"low": span[0], "high": span[1]}, mark=mark)
+    return draw_from_template("lines", {"points": points}, {"low": span[0], "high": span[1]}, mark=mark)
 
 
 def _tabulate_means(images: pd.DataFrame) -> ShownTable:

@@ -1,4 +1,4 @@
-"""States a run's conclusions: which generator is best, at which skills, with what certainty, and if metrics disagree.
+"""States a run's conclusions: the best generator, overall and by skill, how certain it is, and where metrics disagree.
 
 Every sentence about leaders, ties and differences is based on the pairwise tests alone.
 """
@@ -19,12 +19,12 @@ from plumbline.operators.report.leaders import (
 from plumbline.operators.results.comparison import (
     Board,
     Duel,
-    describe_not_compared,
     describe_tests,
+    describe_uncompared_pairs,
     list_generator_names,
 )
 from plumbline.operators.results.summary import OVERALL
-from plumbline.operators.statistics.repeats import WIDTH_WITH_TWICE_THE_PROMPTS, Repeats
+from plumbline.operators.statistics.repeats import WIDTH_WITH_TWICE_THE_PROMPTS, RepeatVariances
 
 MAX_PAIRS = 5
 MAX_UNLIKE_PAIRS = 3
@@ -59,7 +59,7 @@ def draw_conclusions(boards: Mapping[tuple[str, str], Board], overall: Boards, f
     each = list(overall.values())
     baseline = each[0].baseline if each else ""
     first = write_headline(overall, failed)
-    if unlike := describe_not_compared(duel for board in each for duel in board.unlike):
+    if unlike := describe_uncompared_pairs(duel for board in each for duel in board.unlike):
         note = f"Not compared, as their settings differ: {format_names(unlike, MAX_UNLIKE_PAIRS)}."
         first = first._replace(rest=f"{first.rest} {note}".strip())
     return Conclusions(
@@ -182,7 +182,9 @@ def _format_counts(counts: Counter[str], n_metrics: int) -> str:
 def _list_rivals(name: str, overall: Boards) -> str:
     scored = [board for board in overall.values() if name in list_generator_names(board.list_scored_rows())]
     rivals = {
-        "No clear difference from it:": Counter(other for board in scored for other in board.list_tied(name)),
+        "No clear difference from it:": Counter(
+            other for board in scored for other in board.list_tied_generators(name)
+        ),
         "Clearly better:": Counter(other for board in scored for other in board.list_clearly_better(name)),
     }
     parts = [f"{lead} {_format_counts(counts, len(overall))}." for lead, counts in rivals.items() if counts]
@@ -192,9 +194,10 @@ def _list_rivals(name: str, overall: Boards) -> str:
 
 
 def describe_agreement(overall: Boards) -> list[Sentence]:
-    """Return sentences on the pairs of generators about which metrics disagree; if there are none, one on agreement.
+    """Return sentences about the pairs of generators that metrics disagree on.
 
-    The list is empty if there are fewer than two metrics, or no comparisons of generators.
+    If there are none, a single sentence says on how many pairs the metrics agree. The list is empty if there are fewer
+    than two metrics, or no comparisons of generators.
     """
     duels = _list_duels(overall)
     if len(overall) < 2 or not duels:
@@ -242,7 +245,7 @@ def describe_contrary_pairs(overall: Boards) -> list[Sentence]:
 
 
 def describe_certainty(overall: Boards) -> Sentence:
-    """Return a sentence with the number of clear comparisons and the test that was used; empty without comparisons."""
+    """Return a sentence with the number of clear comparisons and the test that was used; empty if there are none."""
     duels = _list_duels(overall)
     if not duels:
         return Sentence("", "")
@@ -262,10 +265,11 @@ def describe_certainty(overall: Boards) -> Sentence:
     return Sentence("How sure:", rest)
 
 
-def describe_seed_noise(by_metric: Mapping[str, Repeats]) -> list[Sentence]:
-    """Return a sentence about the seed's share in the variance of means, and the gain from more images or prompts.
+def describe_seed_noise(by_metric: Mapping[str, RepeatVariances]) -> list[Sentence]:
+    """Return a sentence that says how much of the variance of means is due to the seed.
 
-    The result is empty if no metric has a share.
+    It also says how much the interval would narrow if there were twice as many images per prompt, or twice as many
+    prompts. The list is empty if the seed's share is unknown for every metric.
     """
     shares = {metric: repeats.share for metric, repeats in by_metric.items() if not math.isnan(repeats.share)}
     if not shares:

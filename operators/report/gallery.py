@@ -16,7 +16,7 @@ from plumbline.operators.report.marked_words import (
     ComparedWords,
     MarkedQuestion,
     Segment,
-    describe_unreadable,
+    describe_unreadable_prompt,
     find_compared_words,
     mark_prompt,
     mark_questions,
@@ -72,7 +72,7 @@ EMPTY_IMAGE_DETAIL = ImageDetail(Thumbnail(None, "it has not been read"), {}, {}
 
 
 class MetricView(NamedTuple):
-    """One metric's score of an image in the gallery, with its questions, words and rationale."""
+    """One metric's score for an image in the gallery, with the questions, words and rationale behind it."""
 
     metric: str
     score: float
@@ -136,7 +136,7 @@ def make_card(
 
     The prompt is highlighted by the first metric that has questions, in the order of the reasons for showing the image.
     """
-    text = prompt if prompt is not None else describe_unreadable(pick.prompt_id)
+    text = prompt if prompt is not None else describe_unreadable_prompt(pick.prompt_id)
     metrics = [*(reason.metric for reason in pick.reasons), *detail.elements] if prompt is not None else []
     marked_by = next((metric for metric in metrics if detail.elements.get(metric)), "")
     return Card(
@@ -177,7 +177,7 @@ def make_thumbnails(row: Mapping[str, Any], limits: ImageLimits, fetch: FetchUri
 
     The image takes at most THUMBNAIL_BYTES encoded bytes, and all source images together take at most as many again.
     """
-    encoded = [encode_thumbnail(row, limits, fetch), *encode_sources(row, limits, fetch)]
+    encoded = [encode_thumbnail(row, limits, fetch), *encode_source_thumbnails(row, limits, fetch)]
     return [
         Thumbnail(None, shorten(image.message))
         if isinstance(image, RowError)
@@ -202,7 +202,7 @@ def encode_thumbnail(
     return _encode_webp(image, max_bytes)
 
 
-def encode_sources(
+def encode_source_thumbnails(
     row: Mapping[str, Any],
     limits: ImageLimits,
     fetch: FetchUri,
@@ -225,9 +225,9 @@ def encode_sources(
 
 
 def _encode_webp(image: Image.Image, max_bytes: int) -> bytes:
-    """Return the image as WebP of at most `max_bytes`, by the first of COMPRESSION_STEPS that suffices.
+    """Return the image as WebP of at most `max_bytes`, using the first of COMPRESSION_STEPS that makes it small enough.
 
-    If none suffices, the image is made smaller still.
+    If none does, the image is scaled down further.
     """
     for size, quality in COMPRESSION_STEPS:
         buffer = io.BytesIO()

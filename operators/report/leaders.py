@@ -33,9 +33,9 @@ def describe_leaders(boards: Sequence[Board]) -> list[Sentence]:
 
 
 def _make_result_key(board: Board) -> tuple[str, ...]:
-    """Return a key that is equal for metrics whose leaders, and generators close to them, are the same.
+    """Return a key that is shared by metrics with the same leaders and the same generators close to the leaders.
 
-    The means may differ. A metric with notes has a key of its own.
+    Their means may differ. A metric with notes has a key of its own.
     """
     outcome, leaders = board.outcome, board.list_leaders()
     if not leaders:
@@ -59,7 +59,7 @@ def _make_result_key(board: Board) -> tuple[str, ...]:
 
 def _describe_shared_result(boards: Sequence[Board]) -> Sentence:
     board, is_single = boards[0], len(boards) == 1
-    metrics = _join_all([board.metric for board in boards])
+    metrics = _join_names([board.metric for board in boards])
     by = f"by {metrics}{' (lower is better)' if is_single and board.lower_is_better else ''}"
     scored, leaders = board.list_scored_rows(), board.list_leaders()
     match board.outcome:
@@ -93,7 +93,7 @@ def _describe_shared_result(boards: Sequence[Board]) -> Sentence:
         elif followers:
             second = f" {format_names(followers)} are tied behind it."
         return Sentence(f"{leader.generator} is best", f"{by_means}.{second}{notes}")
-    unlike = {name for row in leaders for name in board.list_uncomparable(row.generator)}
+    unlike = {name for row in leaders for name in board.list_uncomparable_generators(row.generator)}
     if board.outcome == "several lead":
         is_unlike = bool(unlike & {*list_generator_names(leaders)})
         tied = "are not all compared, as their settings differ" if is_unlike else "cannot be told apart"
@@ -107,7 +107,7 @@ def _describe_shared_result(boards: Sequence[Board]) -> Sentence:
     else:
         others = f". No clear difference from it: {close_by}." if (close_by := _list_close_generators(boards)) else "."
     if unlike:
-        excluded = format_names(board.list_uncomparable(leader.generator))
+        excluded = format_names(board.list_uncomparable_generators(leader.generator))
         others += f" Not compared with it, as their settings differ: {excluded}."
     return Sentence(f"{leader.generator} leads", f"{by_means}{others}{notes}")
 
@@ -117,7 +117,7 @@ def _describe_means(boards: Sequence[Board], generator: str) -> str:
     for board in boards:
         mean = next(row.mean for row in board.rows if row.generator == generator)
         means.append(f"{board.metric} ({format_number(mean)}{', lower is better' if board.lower_is_better else ''})")
-    return _join_all(means)
+    return _join_names(means)
 
 
 def _list_close_generators(boards: Sequence[Board]) -> str:
@@ -126,12 +126,12 @@ def _list_close_generators(boards: Sequence[Board]) -> str:
         for name in list_generator_names(board.list_close_rows()):
             by[name].append(board.metric)
     every = "both" if len(boards) == 2 else "all of these"
-    parts = [f"{name} by {every if len(by[name]) == len(boards) else _join_all(by[name])}" for name in by]
+    parts = [f"{name} by {every if len(by[name]) == len(boards) else _join_names(by[name])}" for name in by]
     more = [f"and {len(parts) - MAX_CLOSE_GENERATORS} more"] if len(parts) > MAX_CLOSE_GENERATORS else []
     return "; ".join(parts[:MAX_CLOSE_GENERATORS] + more)
 
 
-def _join_all(listed: Sequence[str]) -> str:
+def _join_names(listed: Sequence[str]) -> str:
     """Return all items as `a, b and c`, without shortening the list."""
     return format_names(listed, len(listed))
 
@@ -151,8 +151,8 @@ def describe_baseline_comparison(board: Board) -> Sentence:
     groups = {
         "clearly better": [f"{name} ({means[name]})" for name in means if name in board.list_clearly_better(baseline)],
         "clearly worse": [f"{name} ({means[name]})" for name in means if name in board.list_clearly_worse(baseline)],
-        "no clear difference": board.list_tied(baseline),
-        "not compared (other settings)": board.list_uncomparable(baseline),
+        "no clear difference": board.list_tied_generators(baseline),
+        "not compared (other settings)": board.list_uncomparable_generators(baseline),
     }
     parts = "; ".join(f"{group}: {format_names(found)}" for group, found in groups.items() if found)
     needed = "" if board.has_clear_difference else estimate_prompts_needed([board])
@@ -160,7 +160,7 @@ def describe_baseline_comparison(board: Board) -> Sentence:
 
 
 def explain_no_clear_difference(boards: Sequence[Board]) -> str:
-    """Return text on why no difference can be clear, for the metric that comes closest to having enough prompts."""
+    """Explain why no difference can be clear, using the metric that comes closest to having enough prompts."""
     prompts = {board.metric: max(duel.n for duel in board.duels) for board in boards}
     board = min(boards, key=lambda board: (board.min_prompts, -prompts[board.metric]))
     return f"{explain_too_few_prompts(prompts[board.metric], len(board.duels))}."
@@ -176,7 +176,10 @@ def explain_too_few_prompts(n_prompts: int, n_comparisons: int) -> str:
 
 
 def estimate_prompts_needed(boards: Sequence[Board]) -> str:
-    """Return text on about how many prompts would make the clearest difference significant; "" without differences."""
+    """Return a text that estimates how many prompts would make the clearest difference significant.
+
+    The text is empty if there are no differences.
+    """
     clearest = [(duel, board) for board in boards if (duel := board.find_clearest_duel()) is not None]
     if not clearest:
         return ""

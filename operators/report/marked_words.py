@@ -12,16 +12,16 @@ MAX_CHARACTERS = 8000
 MAX_QUESTIONS = 24
 MAX_QUESTION_CHARACTERS = 400
 
-State = Literal["right", "unsure", "wrong", "left out"]
-WORST_FIRST: tuple[State, ...] = ("wrong", "unsure", "right", "left out")
+AnswerState = Literal["right", "unsure", "wrong", "left out"]
+WORST_FIRST: tuple[AnswerState, ...] = ("wrong", "unsure", "right", "left out")
 
 
 class Segment(NamedTuple):
-    """Consecutive characters of the prompt with the same questions about them."""
+    """Consecutive characters of the prompt that the same questions refer to."""
 
     text: str
-    state: State | None
-    """State of the worst question about this segment; None without a question."""
+    state: AnswerState | None
+    """State of the worst question about this segment; None if there is no question."""
     note: str
     """The questions with their answers, for a tooltip."""
     score: float | None = None
@@ -54,10 +54,10 @@ class MarkedQuestion(NamedTuple):
     """The expected answer."""
     given: str
     score: float | None
-    state: State
+    state: AnswerState
 
 
-def judge_answer(score: float | None, wanted: str | None, given: str | None) -> State:
+def judge_answer(score: float | None, wanted: str | None, given: str | None) -> AnswerState:
     """Return the state of a question, given the answer's score and the expected and actual answers.
 
     A question is wrong if its score is below WRONG_SCORE_LIMIT, or below 0.5 with an answer other than the expected
@@ -78,7 +78,7 @@ def mark_questions(elements: Sequence[Mapping[str, Any]]) -> list[MarkedQuestion
 
 
 def find_compared_words(elements: Sequence[Mapping[str, Any]]) -> ComparedWords | None:
-    """Return the expected and the read words if the metric compares words; None for any other metric.
+    """Return the expected words and the words read in the image; None if the metric does not compare words.
 
     If a metric compares words, its last element contains the extra words.
     """
@@ -118,7 +118,7 @@ def shorten(text: str | None, max_characters: int = MAX_QUESTION_CHARACTERS) -> 
     return text if len(text) <= max_characters else f"{text[:max_characters]}…"
 
 
-def describe_unreadable(prompt_id: str) -> str:
+def describe_unreadable_prompt(prompt_id: str) -> str:
     """Return the text to show instead of a prompt that cannot be read."""
     return f"(the text of prompt {prompt_id} cannot be read)"
 
@@ -126,7 +126,7 @@ def describe_unreadable(prompt_id: str) -> str:
 def mark_prompt(prompt: str, elements: Sequence[Mapping[str, Any]]) -> list[Segment]:
     """Return a prompt as segments, each with the worst state and the lowest score of the questions about its text.
 
-    Of a prompt with more than MAX_CHARACTERS characters, the rest is replaced by a note on the prompt's length.
+    If the prompt is longer than MAX_CHARACTERS characters, a note on its length replaces the rest.
     """
     shown = prompt[:MAX_CHARACTERS]
     placed = [

@@ -19,15 +19,15 @@ from plumbline.operators.results.comparison import (
     compare_generators,
     compute_bradley_terry,
 )
-from plumbline.operators.results.run_scores import Hashes, RunScores, ScoreColumns, find_sorted
+from plumbline.operators.results.run_scores import Hashes, RunScores, ScoreColumns, find_in_sorted
 from plumbline.operators.results.summary import Skills
-from plumbline.operators.statistics.repeats import Repeats, estimate_repeats, pool_repeats
+from plumbline.operators.statistics.repeats import RepeatVariances, estimate_repeat_variances, pool_repeats
 
 Counts = NDArray[np.int64]
 
 
 class UnscoredPrompts(NamedTuple):
-    """Prompts that have rows on a metric, but no score from any generator; none if only one generator has rows."""
+    """Prompts that have rows for a metric, but no score for any generator; none if only one generator has rows."""
 
     prompts: Hashes
     """Hashes of the prompt ids, ascending."""
@@ -43,10 +43,10 @@ NO_UNSCORED_PROMPTS = UnscoredPrompts(np.zeros(0, np.uint64), np.zeros(0, np.int
 
 
 class _UnscoredRows:
-    """Collector of the prompts for which no generator has a score on one metric; generators are added one at a time."""
+    """Accumulator that finds prompts without any score on one metric; generators are added one at a time."""
 
     def __init__(self, prompts: Hashes) -> None:
-        """Start without rows; `prompts` are the ascending hashes of the prompt ids."""
+        """Start without rows; `prompts` contains the hashes of the prompt ids in ascending order."""
         self._prompts = prompts
         self._has_score = np.zeros(len(prompts), np.bool_)
         self._generators: list[str] = []
@@ -56,7 +56,7 @@ class _UnscoredRows:
     def add(self, generator: str, columns: ScoreColumns) -> None:
         if not len(columns.row):
             return
-        prompt = find_sorted(columns.prompt, self._prompts)
+        prompt = find_in_sorted(columns.prompt, self._prompts)
         missing = np.isnan(columns.score)
         self._has_score[prompt[~missing & (prompt >= 0)]] = True
         missing &= prompt >= 0
@@ -85,7 +85,7 @@ class MetricFigures(NamedTuple):
     spreads: Mapping[str, ScoreDistribution]
     duels: Sequence[Duel] = ()
     """Comparisons of generators; empty for a metric that does not rank images."""
-    repeats: Repeats | None = None
+    repeats: RepeatVariances | None = None
     """Variances within and between prompts, averaged over the generators that have several images per prompt."""
     ratings: Mapping[str, float] = {}
     seen: CandidateImages | None = None
@@ -111,7 +111,7 @@ class MetricInputs(NamedTuple):
 
 
 def measure_metrics(inputs: MetricInputs, each: OrderedMap = map_sequentially) -> dict[str, MetricFigures]:
-    """Return, by name, the figures of every metric for which the run has rows; `each` may work in parallel."""
+    """Return the figures of every metric for which the run has rows, keyed by name; `each` may work in parallel."""
     metrics = inputs.scores.metrics
     return dict(zip(metrics, each(_measure_metric, metrics, shared=inputs), strict=True))
 
@@ -119,7 +119,7 @@ def measure_metrics(inputs: MetricInputs, each: OrderedMap = map_sequentially) -
 def _measure_metric(inputs: MetricInputs, metric: str) -> MetricFigures:
     scores = inputs.scores
     images = ImageCollector(get_direction(metric, inputs.lower_is_better), inputs.quotas)
-    means, spreads, repeats = PromptMeans(scores.prompts), {}, list[Repeats]()
+    means, spreads, repeats = PromptMeans(scores.prompts), {}, list[RepeatVariances]()
     unscored = _UnscoredRows(scores.prompts)
     for generator, columns in scores.iterate_generators(metric):
         spread = measure_distribution(columns.score, scores.spans.get(metric, (0.0, 1.0)))
@@ -130,9 +130,9 @@ def _measure_metric(inputs: MetricInputs, metric: str) -> MetricFigures:
         unscored.add(generator, columns)
         if metric not in inputs.unranked:
             means.add(generator, average_prompts(scores.prompts, columns))
-            prompt = find_sorted(columns.prompt, scores.prompts)
+            prompt = find_in_sorted(columns.prompt, scores.prompts)
             scored = np.isfinite(columns.score) & (prompt >= 0)
-            if (found := estimate_repeats(prompt[scored], columns.score[scored])) is not None:
+            if (found := estimate_repeat_variances(prompt[scored], columns.score[scored])) is not None:
                 repeats.append(found)
         del columns  # so that the next generator's rows are not in memory at the same time
     return MetricFigures(

@@ -23,14 +23,14 @@ from plumbline.operators.base.sentences import (
 from plumbline.operators.images.generation_settings import (
     COMPARE,
     describe_settings,
+    make_setting_notes,
     read_all_settings,
-    write_setting_notes,
 )
 from plumbline.operators.metaeval.decided_pairs import describe_subsample, make_decisions_table
 from plumbline.operators.metrics.metric import get_direction
 from plumbline.operators.metrics.table import find_newcomer_description, read_lower_is_better
 from plumbline.operators.report import charts, page_tables
-from plumbline.operators.report.agreement import Agreement, ShownAgreement, make_agreement_section
+from plumbline.operators.report.agreement import Agreement, AgreementSection, make_agreement_section
 from plumbline.operators.report.changes import Changes
 from plumbline.operators.report.findings import (
     Boards,
@@ -64,7 +64,7 @@ from plumbline.operators.results.summary import OVERALL, Skills
 
 
 class ReportSection(NamedTuple):
-    """A section of a run's report that only some runs have; plugins add such sections, too."""
+    """A section of a run's report that only some runs have; plugins can add such sections, too."""
 
     anchor: str
     link: str
@@ -72,7 +72,7 @@ class ReportSection(NamedTuple):
     caption: str
     tables: Sequence[ShownTable]
     sentences: Sequence[Sentence] = ()
-    """Findings, which the terminal shows, too, with the first table."""
+    """Findings, which the terminal also shows, with the first table."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,7 +146,7 @@ class Page(NamedTuple):
     health: RunHealth
     usual: UsualScores
     changes: Changes | None
-    agreement: ShownAgreement | None
+    agreement: AgreementSection | None
     contradicted: list[Card]
     decided: ShownTable | None
     sections: Sequence[ReportSection]
@@ -197,7 +197,10 @@ class Page(NamedTuple):
 
     @property
     def tests(self) -> str:
-        """The test that decides which generators differ; if there are two, with the metrics of the second."""
+        """Name of the test that decides which generators differ.
+
+        If some metrics use a second test, the text also names that test and those metrics.
+        """
         return describe_tests(duel for panel in self.panels for duel in panel.pairs.duels.rows)
 
     @property
@@ -364,7 +367,7 @@ def _list_warnings(run: GatheredRun, health: RunHealth) -> list[str]:
     if health.rows_null:
         share = f"{health.rows_null:,} of {health.rows:,} rows ({health.rows_null / health.rows:.1%})"
         warnings.append(f"{share} have no score and are excluded from all means: {describe_failures(health.failures)}")
-    warnings += write_setting_notes(run.manifest, run.scores.generators)
+    warnings += make_setting_notes(run.manifest, run.scores.generators)
     if run.unreadable:
         warnings.append(f"The prompts and images can no longer be read: {run.unreadable}")
     return warnings

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from plumbline.operators.base.sentences import FirstRows, ShownTable, format_names, format_number, take_first_rows
 from plumbline.operators.results.comparison import Board, Duel, LeaderboardRow, Outcome, list_generator_names
 from plumbline.operators.results.summary import OVERALL
-from plumbline.operators.statistics.repeats import WIDTH_WITH_TWICE_THE_PROMPTS, Repeats
+from plumbline.operators.statistics.repeats import WIDTH_WITH_TWICE_THE_PROMPTS, RepeatVariances
 
 MAX_GENERATORS = 60
 MAX_SKILLS = 30
@@ -33,7 +33,7 @@ class MeansColumn(NamedTuple):
 
     @property
     def n_images(self) -> int:
-        """Largest number of images of any generator, whether scored or not."""
+        """Number of images of the generator with the most images, whether scored or not."""
         return max(row.n + row.n_null for row in self.by_generator.values())
 
     def locate(self, value: float) -> float:
@@ -141,7 +141,7 @@ def _find_skill_leader(board: Board | None) -> SkillLeader:
             return SkillLeader(f"worse: {format_names(worse)}")
         return SkillLeader("no clear difference" if board.can_tell else "too few prompts")
     first = board.list_leaders()[0].generator
-    tied = board.list_tied(first)
+    tied = board.list_tied_generators(first)
     return SkillLeader(f"tied: {format_names(tied)}" if tied else "", first, len(tied))
 
 
@@ -163,8 +163,8 @@ SEED_CAPTION = (
 )
 
 
-def make_seed_table(by_metric: Mapping[str, Repeats]) -> ShownTable:
-    """Return a table with a row per metric: standard deviations, and the effect of twice the images or prompts.
+def make_seed_table(by_metric: Mapping[str, RepeatVariances]) -> ShownTable:
+    """Return a table with a row per metric: standard deviations, and the effect of doubling the images or prompts.
 
     The standard deviations are those between prompts and between seeds. The effect is the relative change in the width
     of a mean's interval.

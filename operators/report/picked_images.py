@@ -1,4 +1,4 @@
-"""Chooses which images and prompts a report shows: the best, the worst, and disagreements of metrics or generators."""
+"""Chooses the images and prompts that a report shows: the best, the worst, and those where scores differ most."""
 
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
@@ -14,7 +14,7 @@ from plumbline.operators.base.ordered_maps import OrderedMap, map_sequentially
 from plumbline.operators.base.spilled import SpilledColumns
 from plumbline.operators.metaeval.contradicted_images import ContradictedImage
 from plumbline.operators.metrics.metric import get_direction
-from plumbline.operators.results.run_scores import NO_ID_HASH, Hashes, RunScores, ScoreColumns, find_sorted, mix_ids
+from plumbline.operators.results.run_scores import NO_ID_HASH, Hashes, RunScores, ScoreColumns, find_in_sorted, mix_ids
 from plumbline.operators.statistics.percentiles import compute_percentile_rank
 from plumbline.operators.statistics.poisson_bootstrap import convert_to_uniform, hash_ids
 
@@ -32,7 +32,7 @@ HashAndRow = tuple[int, int]
 
 
 class _DifferingPrompts:
-    """Collector of images that finds the prompts with the largest differences between generators' percentile ranks."""
+    """Accumulator that finds the prompts with the largest differences between generators' percentile ranks."""
 
     def __init__(self, scores: RunScores, share: float) -> None:
         """Start without images; only the fraction `share` of the prompts, sampled by hash, will be considered."""
@@ -45,7 +45,7 @@ class _DifferingPrompts:
         """Add a metric's images (without duplicates) and their percentile ranks."""
         if not len(self._prompts):
             return
-        prompt = find_sorted(columns.prompt, self._prompts)
+        prompt = find_in_sorted(columns.prompt, self._prompts)
         known = np.flatnonzero(prompt >= 0)
         cells = np.ravel_multi_index((prompt[known], columns.generator[known]), self._images.shape)
         first, at = np.unique(cells, return_index=True)
@@ -60,8 +60,8 @@ class _DifferingPrompts:
     def choose(self, max_images: int) -> list[list[HashAndRow]]:
         """Return the images of the prompts that differ most, in the order of the generators.
 
-        Only prompts with several images count. Prompts with images by more generators come first; among these, prompts
-        whose generators' ranks have a larger standard deviation (averaged over the metrics).
+        Only prompts with several images count. Prompts with images by more generators come first. Ties are broken by
+        the standard deviation of the generators' ranks, averaged over the metrics; the largest comes first.
         """
         if not self._ranks or self._images.shape[1] < 2 or not len(self._prompts):
             return []
@@ -91,11 +91,11 @@ MAX_CARDS = 100
 CANDIDATES_PER_IMAGE = 200
 """Number of candidates considered for each image of the gallery."""
 
-Kind = Literal["best", "worst", "highest", "lowest", "disagreed", "contradicted"]
+ReasonKind = Literal["best", "worst", "highest", "lowest", "disagreed", "contradicted"]
 """Kind of reason for showing an image. `highest` and `lowest` are for metrics that do not rank images. `disagreed`
 means that metrics disagree with each other, and `contradicted` that a metric contradicts people.
 """
-KIND_WORDS: Mapping[Kind, str] = {
+KIND_WORDS: Mapping[ReasonKind, str] = {
     "best": "best",
     "worst": "worst",
     "highest": "highest",
@@ -115,7 +115,7 @@ class ImageKey(NamedTuple):
 class Reason(NamedTuple):
     """Reason for showing an image in the gallery: its kind, the metric, and the size of a disagreement."""
 
-    kind: Kind
+    kind: ReasonKind
     metric: str
     text: str = ""
     """Size of the disagreement, as text; empty for other kinds."""
@@ -135,7 +135,7 @@ class Pick(NamedTuple):
 
 
 class PickedImages(NamedTuple):
-    """All images that a report shows: in the gallery, side by side, and those on which people contradict a metric."""
+    """All images that a report shows: in the gallery, side by side, and where people contradict a metric."""
 
     gallery: Sequence[Pick] = ()
     side_by_side: Sequence[Sequence[Pick]] = ()
@@ -153,9 +153,9 @@ NOTHING_PICKED = PickedImages()
 class GalleryQuotas(NamedTuple):
     """Number of images that each metric contributes to the gallery, and sampling rates for comparing ranks."""
 
-    by_kind: Mapping[Kind, int]
+    by_kind: Mapping[ReasonKind, int]
     """Number of images that each metric contributes, by kind of reason."""
-    ends: tuple[Kind, Kind]
+    ends: tuple[ReasonKind, ReasonKind]
     """Kinds of the reasons for showing the lowest-scoring and the highest-scoring images."""
     metrics: frozenset[str]
     """Metrics that contribute images."""
@@ -175,7 +175,7 @@ def compute_gallery_quotas(
     n_images = len(scores) // max(len(scores.metrics), 1)
     n_metrics = max(len([metric for metric in metrics if metric in scores.spans]), 1)
     share = min(max_images, MAX_CARDS) / n_metrics
-    by_kind: dict[Kind, int]
+    by_kind: dict[ReasonKind, int]
     if not ranking:
         lowest = max(1, round(0.5 * share))
         by_kind = {"lowest": lowest, "highest": max(0, int(share) - lowest)}
@@ -195,9 +195,9 @@ def compute_gallery_quotas(
 
 
 class CandidateImages(NamedTuple):
-    """Images of a metric that the gallery may show, and a sample of its images to compare with other metrics."""
+    """Images that the gallery may show for one metric, and a sample of images for comparisons with other metrics."""
 
-    ends: Mapping[Kind, Sequence[HashAndRow]]
+    ends: Mapping[ReasonKind, Sequence[HashAndRow]]
     """The lowest-scoring and the highest-scoring images, by kind."""
     others: Sequence[HashAndRow]
     """Images between the two ends, which are used if the ends do not fill their quotas."""
@@ -232,14 +232,14 @@ class _ImageRanks:
 
 
 class ImageCollector:
-    """Collector of the images of a metric that the gallery may show; generators are added one after another."""
+    """Accumulator that selects a metric's images for the gallery; generators are added one after another."""
 
     def __init__(self, direction: int, quotas: GalleryQuotas) -> None:
-        """Start without images, to be collected up to these quotas; `direction` is 1 if higher is better, else -1."""
+        """Start without images; `quotas` limits the selection. `direction` is 1 if higher is better, else -1."""
         self._towards, self._quotas = direction, quotas
         self._ranks = _ImageRanks()
         self._generators = 0
-        self._ends: dict[Kind, list[ScoreColumns]] = {kind: [] for kind in quotas.ends}
+        self._ends: dict[ReasonKind, list[ScoreColumns]] = {kind: [] for kind in quotas.ends}
         self._sample: list[ScoreColumns] = []
 
     def add(self, columns: ScoreColumns) -> None:
@@ -267,7 +267,7 @@ class ImageCollector:
         ranks = self._ranks.compute_percentiles(self._towards * sample.score)
         return CandidateImages(ends, others.list_image_rows(), sample, ranks)
 
-    def _choose_extreme_images(self, columns: ScoreColumns, kind: Kind) -> list[HashAndRow]:
+    def _choose_extreme_images(self, columns: ScoreColumns, kind: ReasonKind) -> list[HashAndRow]:
         """Return the best images of the better half, or the worst of the worse half; none if all scores are equal."""
         worth, low = self._towards * columns.score, kind == self._quotas.ends[0]
         order = np.argsort(worth if low else -worth, kind="stable")
@@ -307,10 +307,11 @@ def pick_images(
 ) -> PickedImages:
     """Return the images of the gallery, and the images of the prompts with the largest differences.
 
-    The gallery shows the best and the worst images on each metric (or the lowest-scoring and the highest-scoring, by
-    `quotas`), and the images on which metrics disagree most, followed by others if the best and the worst are few. No
-    prompt is used twice for the same reason, and the gallery is divided among the generators. If there are more than
-    MAX_COMPARED_IMAGES images, disagreements are searched only in a sample of about this size, drawn by hash.
+    The gallery shows the worst and the best images on each metric, and the images on which metrics disagree most. If no
+    metric ranks images, it shows the lowest-scoring and the highest-scoring images instead. If these are fewer than
+    their quotas, other images fill the gallery. No prompt is used twice for the same reason, and the gallery is divided
+    among the generators. If there are more than MAX_COMPARED_IMAGES images, disagreements are sought only in a sample
+    of about that size, drawn by hash.
 
     `seen` contains each metric's images, collected with the same `quotas`. The gallery and the side-by-side view each
     have at most `max_images` images, and never more than MAX_CARDS.
@@ -323,7 +324,7 @@ def pick_images(
     for metric, own in scored.items():
         disputed.add(metric, own.sample, own.ranks)
         differing.add(own.sample, own.ranks)
-    chosen: dict[tuple[Kind, str], list[tuple[HashAndRow, Reason]]] = {
+    chosen: dict[tuple[ReasonKind, str], list[tuple[HashAndRow, Reason]]] = {
         (kind, metric): [(image_row, Reason(kind, metric)) for image_row in own.ends[kind]]
         for metric, own in scored.items()
         for kind in own.ends
@@ -352,7 +353,7 @@ def pick_images(
     )
 
 
-def pick_contradicted(
+def pick_contradicted_images(
     images: Sequence[ContradictedImage],
     scores: RunScores,
     metrics: Sequence[str],
@@ -370,7 +371,7 @@ def pick_contradicted(
 
 
 class _DisputedImages:
-    """Collector of all metrics' ranks of some images (a sample by hash), which finds the most disputed images."""
+    """Accumulator that finds the images on which metrics disagree most, in a sample drawn by hash."""
 
     def __init__(self, share: float) -> None:
         """Start without ranks; only the fraction `share` of the images, sampled by hash, will be considered."""
@@ -408,7 +409,7 @@ class _DisputedImages:
 
 
 def _choose_evenly(ordered: ScoreColumns, generators: int, count: int) -> ScoreColumns:
-    """Return up to `count` of the images, in order, with different prompts and equally many by each generator."""
+    """Return up to `count` of the images, in order: one per prompt, and about equally many from each generator."""
     share = -(-count // generators) if generators else 0
     n_chosen: Counter[int] = Counter()
     chosen: dict[int, int] = {}
@@ -437,11 +438,11 @@ def _find_images(lookup: _Lookup, metric: str) -> tuple[list[HashAndRow], dict[i
     ranks, rows, known = _ImageRanks(), list[HashAndRow](), list[ScoreColumns]()
     direction = get_direction(metric, lookup.lower_is_better)
     for _, columns in lookup.scores.iterate_generators(metric):
-        rows += columns.select(find_sorted(columns.image, lookup.images) >= 0).list_image_rows()
+        rows += columns.select(find_in_sorted(columns.image, lookup.images) >= 0).list_image_rows()
         if metric in lookup.ranking:
             ranks.add(columns, direction)
             columns = _drop_duplicates(columns)
-            known.append(columns.select(find_sorted(columns.image, lookup.images) >= 0))
+            known.append(columns.select(find_in_sorted(columns.image, lookup.images) >= 0))
     if not known:
         return rows, {}
     images = reduce(ScoreColumns.concatenate_with, known)

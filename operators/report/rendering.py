@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from markupsafe import Markup, escape
 
 from plumbline.operators.base.sentences import (
-    WHY_NO_INTERVAL,
+    NO_INTERVAL_NOTE,
     ShownTable,
     describe_interval,
     escape_latex,
@@ -64,10 +64,10 @@ class Download(NamedTuple):
     """Data URI with the content of the file."""
 
 
-def render(page: Page) -> str:
+def render_report(page: Page) -> str:
     """Return a run's report as HTML, with all text escaped and with inline styles and scripts.
 
-    The page may not load anything else.
+    The page cannot load anything else.
     """
     table, label = to_csv(page.leaderboard_rows), "CSV, overall and by skill"
     if len(table) > MAX_CSV_CHARACTERS:
@@ -80,12 +80,12 @@ def render(page: Page) -> str:
 
 
 def render_trends(page: Trends) -> str:
-    """Return the trends page as HTML that is escaped and loads nothing else, like the result of `render`."""
+    """Return the trends page as self-contained HTML, with all text escaped."""
     return _render_page("trends.html.j2", page=page)
 
 
 def render_suite(page: SuitePage) -> str:
-    """Return a suite's page as HTML that is escaped and loads nothing else, like the result of `render`."""
+    """Return a suite's page as self-contained HTML, with all text escaped."""
     downloads = [Download("suite.csv", "CSV", _make_data_uri("text/csv", format_suite_csv(page)))]
     return _render_page("suite.html.j2", page=page, downloads=downloads)
 
@@ -117,7 +117,7 @@ def format_suite_csv(page: SuitePage) -> str:
     return _format_csv(("benchmark", *LeaderboardRow._fields), rows)
 
 
-class ServedPages(NamedTuple):
+class ServedPageRenderer(NamedTuple):
     """HTML pages that a local server sends to the browser.
 
     The pages can load images and pages from this server and send forms to it, but not to any other server.
@@ -154,7 +154,7 @@ def to_latex(page: Page) -> str:
     return make_template_environment().get_template("leaderboard.tex.j2").render(page=page)
 
 
-def format_diagnosis_markdown(tables: Sequence[ShownTable], level: int = 2) -> str:
+def format_tables_markdown(tables: Sequence[ShownTable], level: int = 2) -> str:
     """Return tables with their captions as Markdown, under headings of the given level."""
     return make_template_environment().get_template("diagnosis.md.j2").render(tables=tables, mark="#" * level)
 
@@ -180,7 +180,7 @@ def _format_csv(names: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
     return buffer.getvalue()
 
 
-def isolate(text: str) -> Markup:
+def isolate_direction(text: str) -> Markup:
     """Return a string as HTML, isolated so that names in right-to-left scripts do not reorder the text around them."""
     return Markup(RIGHT_TO_LEFT_NAME_PATTERN.sub(r"<bdi>\g<0></bdi>", str(escape(text))))
 
@@ -198,7 +198,7 @@ def make_template_environment(folder: Path = TEMPLATES_FOLDER) -> Environment:
     environment.filters |= {
         "markdown": lambda text: text.translate(MARKDOWN_ESCAPES),
         "latex": escape_latex,
-        "isolated": isolate,
+        "isolated": isolate_direction,
         "number": format_number,
         "count": format_count,
         "signed": format_signed,
@@ -210,7 +210,7 @@ def make_template_environment(folder: Path = TEMPLATES_FOLDER) -> Environment:
         "against": describe_differences,
     }
     environment.globals |= {
-        "WHY_NO_INTERVAL": WHY_NO_INTERVAL,
+        "NO_INTERVAL_NOTE": NO_INTERVAL_NOTE,
         "KIND_WORDS": KIND_WORDS,
         "MAX_NAMED_COLUMNS": MAX_NAMED_COLUMNS,
         "MAX_EFFECT_COLUMNS": MAX_EFFECT_COLUMNS,

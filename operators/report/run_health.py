@@ -110,7 +110,7 @@ def build_health(
 ) -> RunHealth:
     """Return the health of a run, based on its manifest and tables.
 
-    `unscored` has, for every metric of the run, the prompts that fail for every generator.
+    `unscored` maps each metric of the run to the prompts that fail for every generator.
     """
     metrics = _read_mapping(manifest, "config", "metrics")
     gaps = []

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from plumbline.operators.base.sentences import FirstRows, format_number, take_first_rows
 from plumbline.operators.report.gallery import EMPTY_IMAGE_DETAIL, ImageDetail, Thumbnail
-from plumbline.operators.report.marked_words import MarkedQuestion, describe_unreadable, mark_question, shorten
+from plumbline.operators.report.marked_words import MarkedQuestion, describe_unreadable_prompt, mark_question, shorten
 from plumbline.operators.report.picked_images import ImageKey, Pick
 
 MAX_QUESTIONS = 16
@@ -25,7 +25,7 @@ class GeneratorImage(NamedTuple):
 
 
 class ScoreRow(NamedTuple):
-    """One metric's scores of a prompt's images, formatted as strings."""
+    """One metric's scores for a prompt's images, formatted as strings."""
 
     metric: str
     lower_is_better: bool
@@ -43,11 +43,11 @@ class QuestionRow(NamedTuple):
 
     @property
     def differs(self) -> bool:
-        """True if the answers of at least two images differ in their state, such as right and wrong."""
+        """True if the answers about at least two images have different states, such as right and wrong."""
         return len({answer.state for answer in self.answers if answer is not None}) > 1
 
 
-class Questions(NamedTuple):
+class QuestionTable(NamedTuple):
     """One metric's questions about a prompt, with the answers for each image."""
 
     metric: str
@@ -66,7 +66,7 @@ class SideBySide(NamedTuple):
     """Source images, without duplicates, if the images are edits."""
     sides: list[GeneratorImage]
     scores: list[ScoreRow]
-    questions: list[Questions]
+    questions: list[QuestionTable]
 
     @property
     def lines(self) -> list[slice]:
@@ -106,7 +106,7 @@ def make_side_by_side(
         sides.append(GeneratorImage(pick.key.generator, detail.image, first))
     return SideBySide(
         prompt_id=prompt_id,
-        prompt=shorten(prompt if prompt is not None else describe_unreadable(prompt_id), MAX_CHARACTERS),
+        prompt=shorten(prompt if prompt is not None else describe_unreadable_prompt(prompt_id), MAX_CHARACTERS),
         skills=tuple(skills),
         sources=sources,
         sides=sides,
@@ -125,7 +125,7 @@ def _make_score_row(metric: str, direction: int, picks: Sequence[Pick]) -> Score
     return ScoreRow(metric, direction < 0, [format_number(score, 2) for score in scores], "" if alike else best)
 
 
-def _list_questions(metric: str, details: Sequence[ImageDetail]) -> Questions:
+def _list_questions(metric: str, details: Sequence[ImageDetail]) -> QuestionTable:
     by_id: dict[str, list[MarkedQuestion | None]] = {}
     for image, detail in enumerate(details):
         for element in detail.elements.get(metric) or ():
@@ -136,4 +136,4 @@ def _list_questions(metric: str, details: Sequence[ImageDetail]) -> Questions:
         asked = next(answer for answer in answers if answer is not None)
         rows.append(QuestionRow(asked.text, asked.wanted, answers))
     limited = take_first_rows(rows, MAX_QUESTIONS)
-    return Questions(metric, limited, sum(row.differs for row in limited.rows))
+    return QuestionTable(metric, limited, sum(row.differs for row in limited.rows))

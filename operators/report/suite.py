@@ -25,7 +25,7 @@ from plumbline.operators.results.comparison import (
     LeaderboardRow,
     build_boards,
     decide_duels,
-    describe_not_compared,
+    describe_uncompared_pairs,
     list_generator_names,
     rank_generators,
 )
@@ -90,7 +90,7 @@ class Tally(NamedTuple):
     compared: int
 
 
-class MetricAcross(NamedTuple):
+class SuiteMetric(NamedTuple):
     """One metric's results, combined from all benchmarks of a suite that use the metric."""
 
     metric: str
@@ -107,7 +107,7 @@ class MetricAcross(NamedTuple):
     lower_is_better: bool
 
     @property
-    def matrix(self) -> FirstRows[str]:
+    def matrix_generators(self) -> FirstRows[str]:
         """The first generators, which are the rows and columns of the matrix of matchups."""
         return take_first_rows(self.generators.rows, MAX_MATRIX_GENERATORS)
 
@@ -123,7 +123,7 @@ class MetricAcross(NamedTuple):
                 return name
         return None
 
-    def list_unbeaten(self) -> list[str]:
+    def list_unbeaten_generators(self) -> list[str]:
         """Return the complete generators that no other generator clearly beats on any benchmark."""
         return [name for name in self.complete if not any(matchup.lost for matchup in self.get_matchups(name).values())]
 
@@ -140,7 +140,7 @@ class SuitePage(NamedTuple):
     certainty: str
     left_out: list[str]
     """Metrics that did not score a benchmark, with the reason."""
-    metrics: list[MetricAcross]
+    metrics: list[SuiteMetric]
     runs: Sequence[SuiteRun]
     leaderboard_rows: Mapping[str, Sequence[LeaderboardRow]]
     """Rows over all prompts, by benchmark, with tie groups based on the page's correction."""
@@ -157,7 +157,7 @@ def build_suite(
 
     `left_out` lists the metrics that did not score a benchmark, each with the reason; `notes` are further warnings.
     """
-    compared = correct_together(runs)
+    compared = correct_p_values_together(runs)
     ranked, boards = {}, {}
     for run, duels in zip(runs, compared, strict=True):
         overall = run.summary.filter(pc.equal(run.summary.column("skill"), OVERALL))
@@ -189,7 +189,7 @@ def build_suite(
     )
 
 
-def correct_together(runs: Sequence[SuiteRun]) -> list[list[Duel]]:
+def correct_p_values_together(runs: Sequence[SuiteRun]) -> list[list[Duel]]:
     """Return the duels of each run, decided after Holm's correction over the duels of all runs."""
     decided = iter(decide_duels([duel for run in runs for duel in run.duels], lambda duel: None))
     return [[next(decided) for _ in run.duels] for run in runs]
@@ -197,7 +197,7 @@ def correct_together(runs: Sequence[SuiteRun]) -> list[list[Duel]]:
 
 def _combine_results(
     metric: str, boards: Mapping[str, Mapping[tuple[str, str], Board]], runs: Sequence[SuiteRun]
-) -> MetricAcross:
+) -> SuiteMetric:
     own = {name: of_run[metric, OVERALL] for name, of_run in boards.items() if (metric, OVERALL) in of_run}
     scored = {name: list_generator_names(board.list_scored_rows()) for name, board in own.items()}
     outcomes: dict[tuple[str, str], list[tuple[str, str | None]]] = defaultdict(list)
@@ -219,7 +219,7 @@ def _combine_results(
         won, lost = sum(duel.better == name for duel in duels), sum(duel.worse == name for duel in duels)
         tallies[name] = Tally(won, lost, len(duels))
     order = sorted(tallies, key=lambda name: (tallies[name].lost - tallies[name].won, name))
-    return MetricAcross(
+    return SuiteMetric(
         metric=metric,
         ranks=not any(metric in list_unranked_metrics(run.manifest) for run in runs),
         columns=[make_board_column(board)._replace(name=name) for name, board in own.items()],
@@ -231,8 +231,8 @@ def _combine_results(
     )
 
 
-def _write_headline(shared: Sequence[MetricAcross], duels: Sequence[Duel]) -> Sentence:
-    """Return a sentence on whether a generator leads overall; `shared` has the metrics used by several benchmarks."""
+def _write_headline(shared: Sequence[SuiteMetric], duels: Sequence[Duel]) -> Sentence:
+    """Return a sentence on whether a generator leads overall; `shared` contains the metrics that benchmarks share."""
     if not duels:
         return Sentence("No two generators can be compared", "on any benchmark.")
     if not any(duel.better for duel in duels):
@@ -252,7 +252,7 @@ def _write_headline(shared: Sequence[MetricAcross], duels: Sequence[Duel]) -> Se
     )
 
 
-def _describe_overall(across: MetricAcross) -> Iterator[Sentence]:
+def _describe_overall(across: SuiteMetric) -> Iterator[Sentence]:
     metric, n_benchmarks = across.metric, len(across.columns)
     if len(across.complete) < 2:
         rest = f"no two generators have scores on all {n_benchmarks} benchmarks."
@@ -278,9 +278,9 @@ def _describe_overall(across: MetricAcross) -> Iterator[Sentence]:
         yield Sentence(lead, f"by {metric}.")
 
 
-def _describe_leader(across: MetricAcross) -> Sentence:
+def _describe_leader(across: SuiteMetric) -> Sentence:
     metric, n_benchmarks = across.metric, len(across.columns)
-    leader, unbeaten = across.find_leader(), across.list_unbeaten()
+    leader, unbeaten = across.find_leader(), across.list_unbeaten_generators()
     if leader is not None:
         others = across.get_matchups(leader)
         rivals = next(iter(others)) if len(others) == 1 else f"each of the {len(others)} others"
@@ -323,7 +323,7 @@ def _list_warnings(
         if run.part:
             yield f"{run.benchmark} is only scored in part: {run.part}."
     for run, duels in zip(runs, compared, strict=True):
-        if unlike := describe_not_compared(duels):
+        if unlike := describe_uncompared_pairs(duels):
             yield f"Not compared on {run.benchmark}, as their settings differ: {format_names(sorted(unlike))}."
     n_prompts = max((duel.n for duel in comparable), default=0)
     if comparable and n_prompts < compute_min_pairs(len(comparable), SIGNIFICANCE_LEVEL):

@@ -18,7 +18,12 @@ from plumbline.operators.base.sentences import (
     format_quantity,
     take_first_rows,
 )
-from plumbline.operators.images.generation_settings import COMPARE, Choice, describe_changed_settings, read_all_settings
+from plumbline.operators.images.generation_settings import (
+    COMPARE,
+    SettingsPolicy,
+    describe_changed_settings,
+    read_all_settings,
+)
 from plumbline.operators.metrics.metric import get_direction
 from plumbline.operators.metrics.table import read_lower_is_better
 from plumbline.operators.report.changes import list_altered_settings
@@ -96,12 +101,12 @@ def parse_checkpoint(pattern: re.Pattern[str], generator: str) -> tuple[str, int
     return match["family"], int(match["step"])
 
 
-def to_frame(runs: Sequence[TrendRun], choice: Choice = COMPARE) -> pd.DataFrame:
+def to_frame(runs: Sequence[TrendRun], choice: SettingsPolicy = COMPARE) -> pd.DataFrame:
     """Return the means of all runs, one row each, oldest run first.
 
     The columns are run_id, began, recipe, settings and those of the summary. `recipe` counts how often the metric's
-    settings or models have changed up to that run, and `settings` how often the generator's settings have. Means can be
-    compared if both counts are equal.
+    settings or models have changed up to that run, and `settings` how often the generator's settings have changed. Two
+    means are comparable if neither count differs between them.
     """
     changed = [(run.run_id, generator) for run, generator, _ in _find_changed_settings(runs, choice)]
     altered = [(run.run_id, metric) for run, metric, _, _ in _find_changed_recipes(runs)]
@@ -119,7 +124,7 @@ def to_frame(runs: Sequence[TrendRun], choice: Choice = COMPARE) -> pd.DataFrame
     return pd.concat(frames, ignore_index=True)
 
 
-def _find_changed_settings(runs: Sequence[TrendRun], choice: Choice) -> Iterator[tuple[TrendRun, str, str]]:
+def _find_changed_settings(runs: Sequence[TrendRun], choice: SettingsPolicy) -> Iterator[tuple[TrendRun, str, str]]:
     """Yield (run, generator, differences) if a generator's settings changed since the last run that recorded any."""
     earlier: dict[str, TrendRun] = {}
     for run in runs:
@@ -143,7 +148,7 @@ def _find_changed_recipes(runs: Sequence[TrendRun]) -> Iterator[tuple[TrendRun, 
 
 
 class TrendBreak(NamedTuple):
-    """A change of a metric's settings or models between two runs."""
+    """A change in a metric's settings or models between two runs."""
 
     metric: str
     time: str
@@ -168,13 +173,13 @@ def build_trends(
     frame: pd.DataFrame,
     checkpoints: re.Pattern[str],
     warnings: Sequence[str] = (),
-    choice: Choice = COMPARE,
+    choice: SettingsPolicy = COMPARE,
     bridges: Sequence[Bridge] = (),
 ) -> Trends:
     """Return the trends page for some runs of a benchmark, given oldest first.
 
-    If a bridge joins two versions of a metric, earlier means are drawn on the new scale. The `frame` (from `to_frame`)
-    has the means of all runs, including runs that are not drawn. `checkpoints` matches the names of checkpoints.
+    If a bridge joins two versions of a metric, earlier means are drawn on the new scale. `frame` (from `to_frame`)
+    contains the means of all runs, including runs that are not drawn. `checkpoints` matches the names of checkpoints.
     """
     earlier = frame["run_id"].nunique() - len(runs)
     frame = frame[frame["run_id"].isin([run.run_id for run in runs])]

@@ -106,7 +106,7 @@ class Bridge:
         return self.verdict != "different" and OVERALL in self.margins
 
     def get_margin(self, skill: str) -> float | None:
-        """Return the error bound of converted old means at a skill; None if they cannot be compared with new ones."""
+        """Return the error bound for converted old means at a skill; None if they cannot be compared with new ones."""
         return self.margins.get(skill) if self.joins else None
 
 

@@ -1,8 +1,8 @@
 """Compares generators by a judge's choices between two images of a prompt: win rates, strengths and order bias.
 
-A table of comparisons has a row for every pair of images and order in which they were shown. Both orders of a pair are
-averaged to one outcome, so that a judge that favours the first image favours no generator. The outcomes of a prompt are
-averaged for each pair of generators; all intervals and tests are over prompts.
+A table of comparisons has a row for each pair of images in each order in which the judge saw them. The two orders are
+averaged into one outcome, so that a judge that favours the first image favours no generator. The outcomes of a prompt
+are averaged for each pair of generators; all intervals and tests are over prompts.
 """
 
 import math
@@ -22,13 +22,14 @@ from plumbline.operators.base.rows import require_columns
 from plumbline.operators.base.sentences import format_names, format_quantity
 from plumbline.operators.images.generation_settings import SettingCounts, compare_settings
 from plumbline.operators.results.comparison import Board, Duel, LeaderboardRow, decide_duels, find_tie_groups
+from plumbline.operators.results.run_scores import Hashes
 from plumbline.operators.results.summary import OVERALL, Skills
 from plumbline.operators.statistics.bootstrap import ROUNDING_TOLERANCE, Interval
 from plumbline.operators.statistics.bradley_terry import estimate_strengths, find_components
-from plumbline.operators.statistics.order_bias import Cycles, OrderBias, count_cycles, measure_order_bias
-from plumbline.operators.statistics.ordering import flip_signs
+from plumbline.operators.statistics.order_bias import CycleCounts, OrderBias, count_cycles, measure_order_bias
+from plumbline.operators.statistics.ordering import compute_sign_flip_p_value
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
-from plumbline.operators.statistics.shares import share_interval
+from plumbline.operators.statistics.shares import compute_share_interval
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -58,8 +59,8 @@ class Choices(NamedTuple):
     generators: tuple[str, ...]
     pairs: pd.DataFrame
     """Pairs of images with the columns in PAIR_COLUMNS; generator a comes first by name. `forward` is the probability
-    that image a is better if it is shown first, `backward` if it is shown second (nan without an answer). `won` is the
-    pair's outcome: the mean of both, or nan if the pair is not used.
+    that image a is better if it is shown first, `backward` if it is shown second (nan if there is no answer). `won` is
+    the pair's outcome: the mean of both, or nan if the pair is not used.
     """
     both_orders: bool
     """True if only pairs with an answer in both orders are used."""
@@ -84,7 +85,7 @@ def read_choices(comparisons: Comparisons, metric: str = "", *, both_orders: boo
         comparisons: A table with the columns in READ_COLUMNS. `p_first` is the probability that the first image is
             better; it is null if the comparison failed.
         metric: The metric to read. It may be empty if the table has a single metric.
-        both_orders: False to use pairs that were shown in one order, too. Only do so if the order was drawn at random.
+        both_orders: False to also use pairs answered in only one order. Only do so if the order was drawn at random.
 
     Raises:
         SourceError: a column is missing, a value is invalid, or the metric is not in the table.
@@ -112,9 +113,9 @@ def read_choices(comparisons: Comparisons, metric: str = "", *, both_orders: boo
 
 
 def read_table(comparisons: Comparisons) -> pd.DataFrame:
-    """Return the columns READ_COLUMNS of a table or list of comparisons; an empty list may lack them.
+    """Return the columns in READ_COLUMNS from a table or list of comparisons.
 
-    Raises SourceError if a table or row lacks a column.
+    Raises SourceError if a column is missing, except for an empty list.
     """
     if isinstance(comparisons, pa.Table):
         require_columns(comparisons.column_names, READ_COLUMNS, "comparisons")
@@ -126,7 +127,7 @@ def read_table(comparisons: Comparisons) -> pd.DataFrame:
 
 
 def _make_frame(comparisons: Comparisons) -> pd.DataFrame:
-    """Return the columns that are read; raise SourceError if one is missing, or if a value is invalid."""
+    """Return the columns in READ_COLUMNS; raise SourceError if one is missing, or if a value is invalid."""
     frame = read_table(comparisons)
     images = ["first_image_id", "second_image_id"]  # a comparison that failed may lack an image
     frame[images] = frame[images].where(frame[images].notna() | frame[["p_first"]].notna().to_numpy(), "")
@@ -166,7 +167,7 @@ class ChoiceResults(NamedTuple):
     """Reason why some generators have no strength; empty if all have one."""
     order_bias: OrderBias | None
     """Influence of the order; None if pairs with one order are used."""
-    cycles: Cycles
+    cycles: CycleCounts
     choices: Choices
 
     @property
@@ -186,9 +187,9 @@ def compare_pairs(
     A pair with an answer in only one order is left out, because such an answer favours the image shown first (or
     second), and with it a generator. Leaving pairs out is unbiased if failures do not depend on the images.
 
-    Two generators differ clearly (`better`, and no common letter) if the sign-flip test of their outcomes is below 0.05
-    after Holm's correction over all pairs. All intervals are over prompts: Wilson's for win rates, and the jackknife's
-    for strengths.
+    Two generators differ clearly (`better`, and no common letter) if the p-value of the sign-flip test of their
+    outcomes is below 0.05 after Holm's correction over all pairs. All intervals are over prompts: Wilson's for win
+    rates, and the jackknife's for strengths.
 
     Args:
         comparisons: A DataFrame, an Arrow table or dicts with prompt_id, metric, first_generator, second_generator,
@@ -196,8 +197,8 @@ def compare_pairs(
             for a tie), null if the comparison failed.
         metric: The metric to compare by. It may be empty if the table has a single metric.
         skills: Skills of each prompt, by prompt_id.
-        both_orders: False to use pairs with an answer in one order, too, as people give. The order must have been drawn
-            at random.
+        both_orders: False to also use pairs answered in only one order, as is usual for people. The order must have
+            been drawn at random.
 
     Raises:
         SourceError: a column is missing, a value is invalid, or there are too few prompts.
@@ -212,11 +213,16 @@ class Refusal(NamedTuple):
     reason: str
 
 
-def compare_each_metric(comparisons: pa.Table, skills: Skills) -> dict[str, ChoiceResults | Refusal]:
-    """Return the results of each metric in a table of comparisons, by name; raise SourceError for an invalid table."""
+def compare_each_metric(
+    comparisons: pa.Table, skills: Skills, *, both_orders: bool = True
+) -> dict[str, ChoiceResults | Refusal]:
+    """Return the results of each metric in a table of comparisons, by name; raise SourceError for an invalid table.
+
+    `both_orders` is False for people's choices, as in `compare_pairs`.
+    """
     found: dict[str, ChoiceResults | Refusal] = {}
     for metric in sorted(map(str, pc.unique(comparisons.column("metric")).to_pylist())):
-        choices = read_choices(comparisons, metric)
+        choices = read_choices(comparisons, metric, both_orders=both_orders)
         try:
             found[metric] = compare_choices(choices, skills)
         except SourceError as refused:
@@ -234,10 +240,9 @@ def compare_choices(choices: Choices, skills: Skills) -> ChoiceResults:
     if n_prompts < MIN_PROMPTS:
         order = " in both orders" if choices.both_orders else ""
         raise SourceError(
-            f"comparisons by {choices.metric}: expected at least {MIN_PROMPTS} prompts with a pair answered{order}, "
-            f"found {n_prompts} ({format_quantity(choices.n_in_one_order, 'pair')} answered in one order, "
-            f"{choices.n_failed} in "
-            "none); compare images of more prompts, or repeat the failed comparisons"
+            f"comparisons by {choices.metric}: expected at least {MIN_PROMPTS} prompts with a pair "
+            f"judged{order}, found {n_prompts} ({format_quantity(choices.n_in_one_order, 'pair')} judged in one order "
+            f"only, {choices.n_failed} not at all); compare images for more prompts, or repeat the failed comparisons"
         )
     n_outcomes = n_prompts * math.comb(len(choices.generators), 2)
     if n_outcomes > MAX_OUTCOMES:
@@ -266,13 +271,30 @@ def _average_outcomes(used: pd.DataFrame, generators: Sequence[str]) -> tuple[li
     """Return the mean outcome of each prompt and pair of generators, with the prompts and pairs.
 
     The four results are the prompts' ids, the index of each pair's first and second generator (pairs,), and the
-    outcomes (prompts, pairs), nan without any.
+    outcomes (prompts, pairs), nan if there is none.
     """
     pairs = list(combinations(range(len(generators)), 2))
     columns = pd.MultiIndex.from_tuples([(generators[a], generators[b]) for a, b in pairs])
     means = used.groupby(["prompt_id", "generator_a", "generator_b"])["won"].mean().unstack([1, 2])
     first, second = np.array(pairs, np.intp).T
     return list(means.index), first, second, means.reindex(columns=columns).to_numpy(np.float64)
+
+
+def find_outcomes(choices: Choices, generator: str, other: str) -> tuple[Hashes, Floats]:
+    """Return the hashes of the prompts on which two generators were compared, and the share that `generator` won.
+
+    Both arrays have the shape (prompts,); the hashes are those of RunScores.prompts. A share is the mean over all
+    comparisons of the two generators on the prompt.
+    """
+    pairs = choices.pairs[choices.pairs["won"].notna()]
+    shares = [
+        pairs.loc[(pairs["generator_a"] == a) & (pairs["generator_b"] == b), "prompt_id"]
+        .to_frame()
+        .assign(won=pairs["won"] if a == generator else 1 - pairs["won"])
+        for a, b in ((generator, other), (other, generator))
+    ]
+    means = pd.concat(shares).groupby("prompt_id")["won"].mean()
+    return hash_ids(list(means.index)), means.to_numpy(np.float64)
 
 
 def decide_scored_duels(
@@ -352,7 +374,7 @@ def _make_duel(outcomes: _Outcomes, pair: int, rate: float, residuals: Floats) -
         difference=2 * rate - 1,
         low=2 * low - 1,
         high=2 * high - 1,
-        p_value=flip_signs(leads),
+        p_value=compute_sign_flip_p_value(leads),
         p_holm=math.nan,
         effect=float(leads.sum() / np.abs(leads).sum()) if leads.any() else 0.0,
         win_rate=rate,
@@ -363,7 +385,7 @@ def _make_duel(outcomes: _Outcomes, pair: int, rate: float, residuals: Floats) -
 
 
 def _compute_rate_interval(rate: float, residuals: Floats) -> Interval:
-    return share_interval(rate, residuals) if len(residuals) >= MIN_PROMPTS else Interval(math.nan, math.nan)
+    return compute_share_interval(rate, residuals) if len(residuals) >= MIN_PROMPTS else Interval(math.nan, math.nan)
 
 
 def _find_strengths(

@@ -1,4 +1,4 @@
-"""Compares pairs of generators on the prompts with scores of both, and ranks generators by their means."""
+"""Compares pairs of generators on the prompts for which both have scores, and ranks generators by their means."""
 
 import math
 from collections import Counter, defaultdict
@@ -21,7 +21,7 @@ from plumbline.operators.images.generation_settings import (
     describe_differences,
 )
 from plumbline.operators.metrics.metric import get_direction
-from plumbline.operators.results.run_scores import Hashes, RunScores, ScoreColumns, find_sorted
+from plumbline.operators.results.run_scores import Hashes, RunScores, ScoreColumns, find_in_sorted
 from plumbline.operators.results.summary import OVERALL, Skills, sort_best_first
 from plumbline.operators.statistics.bradley_terry import ELO_PER_UNIT, fit_strengths, make_contrasts
 from plumbline.operators.statistics.compact_letters import compact_letters
@@ -29,9 +29,9 @@ from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.operators.statistics.ordering import (
     SignedRank,
     compute_min_pairs,
+    compute_signed_rank_test,
     estimate_pairs_needed,
     holm,
-    rank_differences,
 )
 from plumbline.operators.statistics.poisson_bootstrap import (
     N_RESAMPLES,
@@ -39,7 +39,12 @@ from plumbline.operators.statistics.poisson_bootstrap import (
     compute_ratio_intervals,
     draw_poisson_weights,
 )
-from plumbline.operators.statistics.rounding import choose_step, compute_sums_in_any_order, merge_equal, round_to
+from plumbline.operators.statistics.rounding import (
+    choose_step,
+    compute_order_independent_sums,
+    merge_equal,
+    round_to_step,
+)
 
 Floats = NDArray[np.float64]
 
@@ -120,7 +125,7 @@ class Duel(NamedTuple):
     metric: str
     skill: str
     better: str | None
-    """The clearly better generator according to the signed ranks; None without a clear difference."""
+    """The clearly better generator according to the signed ranks; None if there is no clear difference."""
     generator_a: str
     generator_b: str
     difference: float
@@ -160,8 +165,9 @@ class Duel(NamedTuple):
         return self.generator_a if self.effect > 0 else self.generator_b
 
     def estimate_prompts_needed(self, comparisons: int) -> int:
-        """Estimate how many prompts are needed to show this difference, if it is real, as one of several comparisons.
+        """Estimate how many prompts are needed for this difference to be significant, assuming that it is real.
 
+        `comparisons` is the number of comparisons for which p-values are corrected.
         The result is always greater than the number of prompts that were compared.
         """
         needed = estimate_pairs_needed(self.effect, comparisons, SIGNIFICANCE) * self.n / self.differing
@@ -169,7 +175,7 @@ class Duel(NamedTuple):
 
     @property
     def worse(self) -> str | None:
-        """The clearly worse generator; None without a clear difference."""
+        """The clearly worse generator; None if there is no clear difference."""
         if self.better is None:
             return None
         return self.generator_b if self.better == self.generator_a else self.generator_a
@@ -259,7 +265,7 @@ class Board(NamedTuple):
     def list_clearly_worse(self, generator: str) -> list[str]:
         return [str(duel.worse) for duel in self.duels if duel.better == generator]
 
-    def list_uncomparable(self, generator: str) -> list[str]:
+    def list_uncomparable_generators(self, generator: str) -> list[str]:
         """Return the generators that are not compared with `generator` because their settings differ."""
         pairs = [(duel.generator_a, duel.generator_b) for duel in self.unlike]
         return [b if a == generator else a for a, b in pairs if generator in (a, b)]
@@ -269,7 +275,7 @@ class Board(NamedTuple):
         """Return the end of a sentence that states why no generators were compared."""
         return "their settings differ." if self.unlike else "no two have scores for the same prompt."
 
-    def list_tied(self, generator: str) -> list[str]:
+    def list_tied_generators(self, generator: str) -> list[str]:
         """Return the scored generators that do not differ clearly from `generator`, best mean first.
 
         With a baseline, only pairs that include the baseline count.
@@ -278,7 +284,7 @@ class Board(NamedTuple):
             generator,
             *self.list_clearly_better(generator),
             *self.list_clearly_worse(generator),
-            *self.list_uncomparable(generator),
+            *self.list_uncomparable_generators(generator),
         }
         others = [name for name in list_generator_names(self.list_scored_rows()) if name not in apart]
         return others if self.baseline in ("", generator) else [name for name in others if name == self.baseline]
@@ -295,14 +301,14 @@ class Board(NamedTuple):
         return [row for row in unbeaten if wins[row.generator] == most > 0]
 
     def list_close_rows(self) -> list[LeaderboardRow]:
-        """Return the rows of the generators that differ clearly from none of the leaders, best mean first."""
+        """Return the rows of the generators that do not clearly differ from any leader, best mean first."""
         leaders = list_generator_names(self.list_leaders())
-        tied = [set(self.list_tied(leader)) for leader in leaders]
+        tied = [set(self.list_tied_generators(leader)) for leader in leaders]
         common = set.intersection(*tied) - set(leaders) if tied else set()
         return [row for row in self.list_scored_rows() if row.generator in common]
 
     def find_highlighted_generators(self) -> frozenset[str]:
-        """Return the leaders and the generators of `list_close_rows`; empty if these are all scored generators.
+        """Return the leaders and the generators of `list_close_rows`, or none if that would be every scored generator.
 
         With a baseline, return the generators that are clearly better than the baseline.
         """
@@ -348,7 +354,7 @@ def build_boards(
 
 
 def describe_tests(duels: Iterable[Duel]) -> str:
-    """Return the test of the duels; if there are two, as in `signed-rank test (sign-flip test for pairwise)`."""
+    """Return the name of the test used for the duels, or of both: `signed-rank test (sign-flip test for pairwise)`."""
     metrics_of: dict[Test, dict[str, None]] = {}
     for duel in sorted(duels, key=lambda duel: duel.test, reverse=True):  # the signed-rank test first
         metrics_of.setdefault(duel.test, {})[duel.metric] = None
@@ -356,8 +362,11 @@ def describe_tests(duels: Iterable[Duel]) -> str:
     return "".join([first, *(f" ({test} for {format_names(list(metrics_of[test]))})" for test in others)])
 
 
-def describe_not_compared(duels: Iterable[Duel]) -> list[str]:
-    """Return text for each pair of generators with different settings, as in `a and b (20 steps against 30)`."""
+def describe_uncompared_pairs(duels: Iterable[Duel]) -> list[str]:
+    """Return a text for each pair of generators that was not compared because their settings differ.
+
+    For example, `a and b (20 steps against 30)`.
+    """
     pairs = {(duel.generator_a, duel.generator_b): duel.unlike for duel in duels if duel.unlike}
     return [f"{a} and {b} ({describe_differences(unlike)})" for (a, b), unlike in pairs.items()]
 
@@ -409,7 +418,7 @@ class PromptMeans:
     """A metric's mean score for each prompt and generator, stored on disk."""
 
     def __init__(self, prompts: Hashes) -> None:
-        """Create the store without any means; `prompts` are the ascending hashes of the prompts' ids."""
+        """Create the store without any means; `prompts` contains the hashes of the prompt ids in ascending order."""
         self.prompts = prompts
         self._columns = SpilledColumns()
         self._column_of: dict[str, int] = {}
@@ -435,12 +444,12 @@ class PromptMeans:
 
 
 def average_prompts(prompts: Hashes, columns: ScoreColumns) -> Floats:
-    """Return one generator's mean score for each prompt (ascending hashes); nan for a prompt without a score."""
-    place = find_sorted(columns.prompt, prompts)
+    """Return one generator's mean score for each prompt (hashes in ascending order); nan if there is no score."""
+    place = find_in_sorted(columns.prompt, prompts)
     scored = np.isfinite(columns.score) & (place >= 0)
     place, score = (place, columns.score) if scored.all() else (place[scored], columns.score[scored])
     counts = np.bincount(place, minlength=len(prompts))
-    totals = compute_sums_in_any_order(score, place, len(prompts))
+    totals = compute_order_independent_sums(score, place, len(prompts))
     return np.asarray(np.divide(totals, counts, out=np.full(len(prompts), math.nan), where=counts > 0))
 
 
@@ -474,7 +483,7 @@ def compare_generators(
         of_a, of_b = means.read(a), means.read(b)
         apart, step = towards * (of_a - of_b), choose_step(of_a, of_b)
         for skill, mask in masks.items():
-            tests[skill].append(rank_differences(apart if skill == OVERALL else apart[mask], step))
+            tests[skill].append(compute_signed_rank_test(apart if skill == OVERALL else apart[mask], step))
     unlike = [tuple(compare_settings(settings.get(a, {}), settings.get(b, {}))) for a, b in pairs]
     duels = []
     for skill, sums in _sum_differences(means, masks, pairs).items():
@@ -503,7 +512,7 @@ def compare_generators(
 def decide_duels(
     duels: Sequence[Duel], family: Callable[[Duel], Hashable] = lambda duel: (duel.metric, duel.skill)
 ) -> list[Duel]:
-    """Return the duels with p-values corrected within each family (Holm 1979), and with the better generator.
+    """Return the duels with p-values corrected within each family (Holm 1979), and with `better` filled in.
 
     Duels of generators with different settings are undecided.
     """
@@ -523,7 +532,7 @@ def decide_duels(
 def _sum_differences(
     means: PromptMeans, masks: Mapping[str, NDArray[np.bool_]], pairs: Sequence[tuple[str, str]]
 ) -> dict[str, Floats]:
-    """Return, by skill, each pair's weighted sum of differences and weighted number of prompts in every resample.
+    """Return each pair's weighted sum of differences and weighted number of prompts, by skill and resample.
 
     `masks` selects the prompts that have each skill. The bootstrap's weights for a prompt are the same for all skills.
     Each array has the shape (2, pairs, N_RESAMPLES).
@@ -554,7 +563,7 @@ def _sum_differences(
 
 
 def compute_bradley_terry(metric: str, means: PromptMeans, lower_is_better: Container[str] = ()) -> dict[str, float]:
-    """Return each generator's Bradley-Terry rating by a metric, on Elo's scale.
+    """Return each generator's Bradley-Terry rating for a metric, on Elo's scale.
 
     An advantage of 400 points means winning 10 of 11 prompts. The images of two generators for the same prompt are a
     match, which the better score wins. Each pair of generators gets an extra match that counts as a draw, so that even
@@ -566,7 +575,7 @@ def compute_bradley_terry(metric: str, means: PromptMeans, lower_is_better: Cont
     wins, counts = np.zeros(len(pairs)), np.zeros(len(pairs))
     for match, (a, b) in enumerate(pairs):
         of_a, of_b = means.read(a), means.read(b)
-        apart = round_to(towards * (of_a - of_b), choose_step(of_a, of_b))
+        apart = round_to_step(towards * (of_a - of_b), choose_step(of_a, of_b))
         draws = int((apart == 0).sum()) + 1
         wins[match] = int((apart > 0).sum()) + draws / 2
         counts[match] = int((apart != 0).sum()) - int(np.isnan(apart).sum()) + draws

@@ -8,10 +8,10 @@ import pyarrow as pa
 
 
 def measure_noise_by_generator(metric: str, scores: pa.Table) -> Iterator[dict[str, Any]]:
-    """Yield a row (schema JUDGE_NOISE) for each generator in a metric's scores (generator, score, asks).
+    """Yield a row (schema JUDGE_NOISE) for each generator in a metric's scores (columns generator, score and asks).
 
-    The column `asks` contains the score of each repeated answer of the judge about an image. The noise is estimated by
-    a one-way analysis of variance. `deviation` is the standard deviation of answers about the same image. `share` is
+    The column `asks` contains the scores of the judge's repeated answers about the same image. The noise is estimated
+    by a one-way analysis of variance. `deviation` is the standard deviation of answers about the same image. `share` is
     the fraction of the observed variance of the scores that is noise: 1 - ICC(1, k), where ICC(1, k) is the
     reliability of a mean of k answers (Shrout and Fleiss 1979, Intraclass correlations).
     """

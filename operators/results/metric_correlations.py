@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 
 
 class Correlation(NamedTuple):
-    """Spearman's rank correlation of one generator's scores with another metric, or with a property of the prompts."""
+    """Spearman's rank correlation of a metric with another metric, or with a property of prompts, for one generator."""
 
     metric: str
     other: str

@@ -1,4 +1,4 @@
-"""Reads the answers of pairwise judges from cells: tables of comparisons, and differences between generators."""
+"""Reads the answers of pairwise judges from cells, as tables of comparisons or as differences between generators."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
@@ -16,9 +16,9 @@ NO_ANSWER: Mapping[str, Any] = dict.fromkeys(["choice", "p_first", "reason"])
 
 
 def list_comparisons(pairs: pa.Table, metric: str) -> pa.Table:
-    """Return the judge's two answers about each pair as rows (schema COMPARED): one for each order of the images.
+    """Return the judge's two answers about each pair as rows (schema COMPARED_PAIRS): one for each order of the images.
 
-    `pairs` has rows of a judge's cell (schema PAIRS).
+    `pairs` contains rows of a judge's cell (schema PAIRS).
     """
     records = []
     for row in pairs.to_pylist():
@@ -33,15 +33,16 @@ def list_comparisons(pairs: pa.Table, metric: str) -> pa.Table:
                 "second_image_id": second_image_id,
             }
             records.append({**ids, **images, **answer})
-    return rows.table(records, schemas.COMPARED)
+    return rows.table(records, schemas.COMPARED_PAIRS)
 
 
 def read_duels(
     tables: Iterable[pa.Table], prompt_ids: Sequence[str], generators: Sequence[str]
 ) -> dict[tuple[str, str], NDArray[np.float64]]:
-    """Return the results of every two generators by prompt, as in decided_pairs.Duels, from a judge's cells.
+    """Read a judge's cells and return the results of each pair of generators, prompt by prompt.
 
-    The cells have the schema PAIRS. If a prompt has several images, the mean of their comparisons counts.
+    The results have the same form as in decided_pairs.Duels. The cells have the schema PAIRS.
+    If a prompt has several images, their comparisons are averaged.
     """
     number_of = {prompt_id: number for number, prompt_id in enumerate(prompt_ids)}
     sums = {both: np.zeros(len(prompt_ids)) for both in combinations(generators, 2)}

@@ -25,7 +25,7 @@ MIN_IMAGES = 20
 
 
 class Sketch(NamedTuple):
-    """Summary of the scores of `n` images by at most MAX_KEPT_VALUES values of equal weight."""
+    """Summary of the scores of `n` images as at most MAX_KEPT_VALUES values of equal weight."""
 
     n: int
     values: Floats

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.results.question_quality import find_content_words
@@ -25,7 +25,7 @@ def measure_length(text: str) -> float:
     return float(len(find_content_words(text)))
 
 
-def measure_grade(text: str) -> float:
+def measure_reading_grade(text: str) -> float:
     """Return the Flesch-Kincaid grade level (Kincaid et al. 1975); nan for a text without words.
 
     The grade level is 0.39 x words per sentence + 11.8 x syllables per word - 15.59.
@@ -121,17 +121,20 @@ Parser = Callable[[str], ParseProperties]
 
 
 def list_properties(others: Mapping[str, PromptProperty], parse: Parser | None = None) -> dict[str, PromptProperty]:
-    """Return functions that measure a prompt, by name: length, grade, `others` and, with a parser, ParseProperties."""
+    """Return the functions that measure a prompt, keyed by name.
+
+    They are length, grade, `others` and, with a parser, the fields of ParseProperties.
+    """
 
     def measure_property(parse: Parser, name: str, text: str) -> float:
         return float(getattr(parse(text), name))
 
     parsed = {} if parse is None else {name: partial(measure_property, parse, name) for name in ParseProperties._fields}
-    return {"length": measure_length, "grade": measure_grade, **parsed, **others}
+    return {"length": measure_length, "grade": measure_reading_grade, **parsed, **others}
 
 
-def open_parser(name: str, option: str = "parser") -> Parser:
-    """Load the parser of a spaCy pipeline, which must be an installed package, not a folder.
+def load_pipeline(name: str, option: str = "parser") -> Any:
+    """Load a spaCy pipeline with a parser, which must be an installed package, not a folder.
 
     `option` is the name of the option that sets the pipeline, for messages.
 
@@ -148,6 +151,12 @@ def open_parser(name: str, option: str = "parser") -> Parser:
         raise ConfigError(
             f"{option}={name}: this spaCy pipeline has no parser; use one with a parser, such as en_core_web_sm"
         )
+    return pipeline
+
+
+def open_parser(name: str, option: str = "parser") -> Parser:
+    """Load the parser of a spaCy pipeline (load_pipeline)."""
+    pipeline = load_pipeline(name, option)
 
     @lru_cache(maxsize=20_000)
     def parse(text: str) -> ParseProperties:

@@ -1,4 +1,4 @@
-"""Measures written questions: how many prompts have none, which words are covered, and how many are dropped."""
+"""Measures the quality of written questions: prompts without questions, words covered, and questions dropped."""
 
 import re
 from collections.abc import Sequence
@@ -40,9 +40,9 @@ class QuestionQuality(NamedTuple):
 def assess_questions(
     prompts: pa.Table, questions: pa.Table, entailments: pa.Table | None, *, threshold: float | None
 ) -> QuestionQuality:
-    """Return counts about the questions (schema QUESTIONS) of some prompts (schema PROMPTS).
+    """Return quality counts for the questions (schema QUESTIONS) about some prompts (schema PROMPTS).
 
-    If `entailments` are given, questions with a probability below `threshold` count as doubted.
+    If `entailments` are given, questions with a probability below `threshold` are counted as doubted.
     """
     written = WrittenIndex(questions, entailments)
     texts = dict(zip(prompts.column("prompt_id").to_pylist(), prompts.column("text").to_pylist(), strict=True))

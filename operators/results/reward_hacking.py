@@ -25,7 +25,9 @@ class Movement(NamedTuple):
     """1 if the later scores are significantly higher, -1 if they are significantly lower, otherwise 0."""
 
 
-def find_suspicious(reward: Movement, others: Sequence[Movement], metrics: Mapping[str, Metric]) -> list[Movement]:
+def find_suspicious_movements(
+    reward: Movement, others: Sequence[Movement], metrics: Mapping[str, Metric]
+) -> list[Movement]:
     """Return the movements that suggest reward hacking; none if the reward itself got worse.
 
     Only significant changes count. A held-out metric is suspicious if it got worse, an image statistic if its mean

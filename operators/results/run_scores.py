@@ -79,10 +79,10 @@ class PromptTexts(NamedTuple):
 
     def find_texts(self, prompts: Hashes) -> Hashes:
         """Return the hash of each prompt's text, given the hashes of the prompts' ids; NO_ID_HASH if it is unknown."""
-        indices = find_sorted(prompts, self.prompts)
+        indices = find_in_sorted(prompts, self.prompts)
         return np.where(indices >= 0, np.append(self.texts, NO_ID_HASH)[indices], NO_ID_HASH)
 
-    def find_edited(self, later: "PromptTexts", prompts: Hashes) -> NDArray[np.bool_]:
+    def find_edited_prompts(self, later: "PromptTexts", prompts: Hashes) -> NDArray[np.bool_]:
         """Return a mask of the prompts whose text differs in a later run; an unknown text counts as unchanged."""
         own, theirs = self.find_texts(prompts), later.find_texts(prompts)
         return np.asarray((own != theirs) & (own != NO_ID_HASH) & (theirs != NO_ID_HASH))
@@ -136,7 +136,7 @@ class _PartTotals(NamedTuple):
     """Distinct hashes of the part's prompts."""
 
 
-class _Parts:
+class _PartReader:
     """Reader of a run's scores, which returns each part as arrays.
 
     The first MAX_CACHED_PARTS parts of the run stay in memory, and are not pickled.
@@ -161,7 +161,7 @@ class _Parts:
         return part
 
 
-def _count_part(parts: _Parts, number: int) -> _PartTotals:
+def _compute_part_totals(parts: _PartReader, number: int) -> _PartTotals:
     part = parts.load_part(number)
     shape = (len(part.metrics), len(part.generators))
     rows = np.bincount(part.metric * shape[1] + part.generator, minlength=math.prod(shape)).reshape(shape)
@@ -192,7 +192,7 @@ class RunScores:
     """
 
     def __init__(self, parts: Sequence[ReadPart], each: OrderedMap = map_sequentially) -> None:
-        self._parts = _Parts(parts)
+        self._parts = _PartReader(parts)
         self._reward: Reward | None = None
         self._texts: PromptTexts | None = None
         self._first_rows = [0]
@@ -203,7 +203,7 @@ class RunScores:
         """Lowest and highest score of each metric that has scores."""
         metrics, generators, truncated = dict[str, None](), dict[str, None](), Counter[str]()
         prompts = _DistinctHashes()
-        for part in each(_count_part, range(len(parts)), shared=self._parts):
+        for part in each(_compute_part_totals, range(len(parts)), shared=self._parts):
             metrics |= dict.fromkeys(part.metrics)
             generators |= dict.fromkeys(part.generators)
             truncated.update(part.truncated)
@@ -246,18 +246,18 @@ class RunScores:
         prompts = np.intersect1d(self.prompts, other.prompts, assume_unique=True)
         if self._texts is None or other._texts is None:
             return SharedPrompts(prompts, 0)
-        edited = self._texts.find_edited(other._texts, prompts)
+        edited = self._texts.find_edited_prompts(other._texts, prompts)
         return SharedPrompts(prompts[~edited], int(edited.sum()))
 
     def select_scored_by_all(
         self, metrics: Sequence[str], generator: str | None = None
     ) -> tuple[ScoreColumns, dict[str, NDArray[np.float64]]]:
-        """Return the images of one generator, or of all, that have a score by every given metric.
+        """Return the images of one generator, or of all, that have a score on every given metric.
 
         The rows of all these metrics are in memory at the same time.
 
         Returns:
-            The first metric's rows for these images, and the scores by each metric in the same order.
+            The first metric's rows for these images, and the scores on each metric in the same order.
         """
         columns = {metric: self.select_rows(metric, generator).select_scored() for metric in metrics}
         images = reduce(np.intersect1d, [of_metric.image for of_metric in columns.values()])
@@ -349,7 +349,7 @@ def _hash_column(column: pa.ChunkedArray) -> Hashes:
     return np.where(column.is_valid().to_numpy(), hashes, NO_ID_HASH)
 
 
-def find_sorted(values: Hashes, ascending: Hashes) -> NDArray[np.intp]:
+def find_in_sorted(values: Hashes, ascending: Hashes) -> NDArray[np.intp]:
     """Return the index of each value in a sorted array, or -1 if it does not occur."""
     if not len(ascending):
         return np.full(len(values), -1)
@@ -358,7 +358,7 @@ def find_sorted(values: Hashes, ascending: Hashes) -> NDArray[np.intp]:
 
 
 class _DistinctHashes:
-    """Collector of distinct hashes. Duplicates are removed whenever the number of hashes has roughly doubled."""
+    """Accumulator of distinct hashes. Duplicates are removed whenever the number of hashes has roughly doubled."""
 
     def __init__(self) -> None:
         self._known: Hashes = np.zeros(0, np.uint64)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.metrics.metric import get_direction
 from plumbline.operators.statistics.poisson_bootstrap import compute_ratio_intervals, compute_weighted_sums, hash_ids
-from plumbline.operators.statistics.rounding import compute_sums_in_any_order, merge_equal
+from plumbline.operators.statistics.rounding import compute_order_independent_sums, merge_equal
 
 OVERALL = "overall"
 PROMPTS_AT_ONCE = 4096
@@ -31,7 +31,7 @@ TALLIES_SCHEMA = pa.schema(
 
 
 class Skills:
-    """Skills of all prompts in 12 bytes per prompt; tallies and comparisons share one such object.
+    """Skills of all prompts, stored in 12 bytes per prompt; tallies and comparisons share one such object.
 
     Every prompt has the skill `overall`. A prompt whose skills are unknown has no other skill.
     """
@@ -56,7 +56,7 @@ class Skills:
         return len(self._prompts)
 
     def _find_set_numbers(self, prompts: NDArray[np.uint64]) -> NDArray[np.int32]:
-        """Return the index of each prompt's set of skills; for an unknown prompt 0, the index of the empty set."""
+        """Return the index of each prompt's set of skills, or 0, the index of the empty set, for an unknown prompt."""
         if not len(self):
             return np.zeros(len(prompts), np.int32)
         indices = np.minimum(np.searchsorted(self._prompts, prompts), len(self) - 1)
@@ -182,8 +182,8 @@ def tally_tables(tables: Sequence[pa.Table], skills: Skills) -> list[Tally]:
     Tables with the same prompts share the bootstrap's weights, because drawing the weights takes most of the time.
     """
     tallies = [Tally(skills) for _ in tables]
-    by_prompts: dict[bytes, list[tuple[_Prompts, ScoreSums, Callable[[slice], Floats]]]] = {}
-    prompts: _Prompts | None = None
+    by_prompts: dict[bytes, list[tuple[_EncodedPrompts, ScoreSums, Callable[[slice], Floats]]]] = {}
+    prompts: _EncodedPrompts | None = None
     for table, tally in zip(tables, tallies, strict=True):
         keys = table.select(["generator", "metric"]).group_by(["generator", "metric"], use_threads=False).aggregate([])
         for generator, metric in zip(*(column.to_pylist() for column in keys.columns), strict=True):
@@ -202,7 +202,7 @@ def tally_tables(tables: Sequence[pa.Table], skills: Skills) -> list[Tally]:
     return tallies
 
 
-class _Prompts(NamedTuple):
+class _EncodedPrompts(NamedTuple):
     column: pa.ChunkedArray
     """The prompt_id of each row."""
     codes: NDArray[np.int32]
@@ -213,17 +213,19 @@ class _Prompts(NamedTuple):
     """Matrix (prompts, skills) with 1 if the prompt has the skill, and 0 otherwise."""
 
 
-def _encode_prompts(column: pa.ChunkedArray, skills: Skills) -> _Prompts:
+def _encode_prompts(column: pa.ChunkedArray, skills: Skills) -> _EncodedPrompts:
     encoded = column.fill_null("").combine_chunks().dictionary_encode()
     hashes = hash_ids(encoded.dictionary.to_numpy(zero_copy_only=False))
     order = np.argsort(hashes)  # so that sums over prompts do not depend on the order of the rows
     codes = np.empty(len(hashes), np.int32)
     codes[order] = np.arange(len(hashes))
-    return _Prompts(column, codes[encoded.indices.to_numpy()], hashes[order], skills.compute_membership(hashes[order]))
+    return _EncodedPrompts(
+        column, codes[encoded.indices.to_numpy()], hashes[order], skills.compute_membership(hashes[order])
+    )
 
 
-def _sum_scores(scores: pa.ChunkedArray, prompts: _Prompts) -> tuple[ScoreSums, Callable[[slice], Floats]]:
-    """Sum the scores of one generator by one metric.
+def _sum_scores(scores: pa.ChunkedArray, prompts: _EncodedPrompts) -> tuple[ScoreSums, Callable[[slice], Floats]]:
+    """Sum one generator's scores on one metric.
 
     Returns:
         The sums, whose fields for the bootstrap (totals and counts) are still empty, and a function that returns the
@@ -235,9 +237,9 @@ def _sum_scores(scores: pa.ChunkedArray, prompts: _Prompts) -> tuple[ScoreSums, 
     scored = ~np.isnan(values)
     codes_scored, values = codes[scored], values[scored]
     n = np.bincount(codes_scored, minlength=len(hashes)).astype(np.float64)
-    total = compute_sums_in_any_order(values, codes_scored, len(hashes))
+    total = compute_order_independent_sums(values, codes_scored, len(hashes))
     own_mean = _divide_or_zero(total, n)
-    own_squares = compute_sums_in_any_order((values - own_mean[codes_scored]) ** 2, codes_scored, len(hashes))
+    own_squares = compute_order_independent_sums((values - own_mean[codes_scored]) ** 2, codes_scored, len(hashes))
     n_of_skill = member.T @ n
     mean = _divide_or_zero(member.T @ total, n_of_skill)
     apart = (own_mean[:, None] - mean[None, :]) ** 2 * n[:, None] + own_squares[:, None]
@@ -262,7 +264,7 @@ def _divide_or_zero(total: Floats, n: Floats) -> Floats:
 
 
 def sort_best_first(summary: pa.Table, lower_is_better: Container[str] = ()) -> pa.Table:
-    """Sort a summary by metric, with `overall` before the skills and, within each, the best mean first.
+    """Sort a summary by metric, then by skill (`overall` first), and then from the best mean to the worst.
 
     For the metrics in `lower_is_better`, the lowest mean is best. Generators without a mean come last in their group.
     """
@@ -276,7 +278,7 @@ def sort_best_first(summary: pa.Table, lower_is_better: Container[str] = ()) -> 
 
 
 def describe_part(manifest: Mapping[str, Any]) -> str:
-    """Return text such as `12 of 256 prompts` if only part of a benchmark was scored; empty if all was."""
+    """Return text such as `12 of 256 prompts` if only part of a benchmark was scored; empty otherwise."""
     counts = [manifest[name] for name in ("seen", "limited") if manifest.get(name)]
     if not counts or counts[0]["prompts"] == counts[-1]["of_prompts"]:
         return ""

@@ -27,7 +27,7 @@ ClipBounds = tuple[float, float]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RewardConfig(BoundsChecked):
-    """Options of a reward that combines metrics. If lower scores of a metric are better, they are negated first."""
+    """Options of a reward that combines metrics. If lower scores are better for a metric, they are negated first."""
 
     section: ClassVar[str] = "reward."
     weights: Mapping[str, float]
@@ -49,7 +49,7 @@ class RewardConfig(BoundsChecked):
             if not 0 < weight <= MAX_WEIGHT:
                 raise ConfigError(
                     f"reward.weights.{metric}: expected a weight above 0 and at most {MAX_WEIGHT:g}, got {weight:g}; "
-                    "leave out metrics that should not count. Metrics that prefer lower scores need no negative weight"
+                    "leave out metrics that should not count. Metrics for which lower is better need no negative weight"
                 )
         for key, bounds in (("clip_parts", self.clip_parts), ("clip", self.clip)):
             if bounds is not None and not bounds[0] < bounds[1]:
@@ -59,7 +59,7 @@ class RewardConfig(BoundsChecked):
         low, high = self.clip_parts or (-1.0, 0.0)
         if low < 0:
             raise ConfigError(
-                "reward.join=product: expected clip_parts=[LOW, HIGH] with LOW of 0 or more, because the product of "
+                "reward.join=product: expected clip_parts=[LOW, HIGH] with LOW at least 0, because the product of "
                 "two negative values would be positive"
             )
         if sum(self.weights.values()) * math.log(max(high, 1.0)) > math.log(MAX_PRODUCT):
@@ -87,7 +87,7 @@ class RewardConfig(BoundsChecked):
             if self.single_metric is None and not metrics[metric].ranks:
                 raise ConfigError(f"reward: {metric} does not rank images; leave it out of the reward")
         if self.single_metric is None and REWARD_NAME in metrics:
-            raise ConfigError(f"metrics.{REWARD_NAME}: a combined reward has this name; rename the metric")
+            raise ConfigError(f"metrics.{REWARD_NAME}: this is the name of the combined reward; rename the metric")
 
 
 def _expand_reward(expression: Any) -> Any:
@@ -107,7 +107,7 @@ AnyReward = Annotated[RewardConfig | None, BeforeValidator(_expand_reward)]
 
 
 class UnitScale(NamedTuple):
-    """Mean and spread of a metric's scores; as a unit, a score becomes (score - mean) / spread."""
+    """Mean and spread of a metric's scores, which standardise a score to (score - mean) / spread."""
 
     mean: float = 0.0
     spread: float = 1.0
@@ -149,7 +149,7 @@ class Reward:
         return np.array([math.nan if any(map(math.isnan, row)) else self(row) for row in rows], np.float64)
 
     def describe(self) -> dict[str, Any]:
-        """Return, by name, everything that determines the reward, except the definitions of the metrics."""
+        """Return the options and scales that, together with the definitions of the metrics, determine the reward."""
         return asdict(self.config) | {"scales": {name: scale._asdict() for name, scale in self.scales.items()}}
 
 
@@ -192,9 +192,9 @@ def compute_scales(scores: Mapping[str, Floats], prompts: Codes, unit: Unit, whe
     constant = [name for name, scale in scales.items() if not scale.spread > 0]
     if constant:
         images = "images of a prompt" if unit == "noise" else "images"
-        other = " or unit: z_score, which does not need two images of a prompt" if unit == "noise" else ""
+        other = ", or unit: z_score, which does not need two images of a prompt" if unit == "noise" else ""
         raise ConfigError(
-            f"reward.unit={unit}: {where} has no two {images} with different scores by {format_names(constant)}; "
-            f"use another baseline, unit: score{other}"
+            f"reward.unit={unit}: expected two {images} with different scores by {format_names(constant)} in {where}, "
+            f"found none; use another baseline, or unit: score{other}"
         )
     return scales

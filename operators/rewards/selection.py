@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from plumbline.operators.base.bounds import BoundsChecked, NotNegative, Positive
+from plumbline.operators.base.bounds import BoundsChecked, NonNegative, Positive
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.rewards.values import MAX_TIE_FRACTION, Codes, Floats
 
@@ -21,7 +21,7 @@ class SelectionConfig(BoundsChecked):
     """Options that determine which comparisons are clear enough, and how many examples are selected."""
 
     section: ClassVar[str] = "selection."
-    margin: NotNegative = 0.5
+    margin: NonNegative = 0.5
     """Minimum difference between the rewards of the better and the worse image; ties are never selected."""
     margin_unit: Literal["absolute", "noise"] = "noise"
     """Unit of `margin`: `absolute` is the reward's own unit; `noise` is the rewards' pooled standard deviation within a
@@ -49,7 +49,7 @@ class SelectionConfig(BoundsChecked):
 
 
 class Candidates(NamedTuple):
-    """The images of a run, among which examples are selected. Arrays have one element per image."""
+    """The images of a run, from which examples are selected. Arrays have one element per image."""
 
     rewards: Floats
     """Rewards; nan if missing."""
@@ -73,7 +73,7 @@ class Example(NamedTuple):
 
 
 def select_examples(unit: ExampleUnit, candidates: Candidates, config: SelectionConfig) -> Iterator[Example]:
-    """Yield the examples to export, prompt by prompt: pairs, rankings, best images or all images (`unit`)."""
+    """Yield the examples to export, prompt by prompt; `unit` selects pairs, rankings, best images or all images."""
     order = np.argsort(candidates.prompts, kind="stable")
     starts = np.flatnonzero(np.diff(candidates.prompts[order], prepend=-1))
     comparison = RewardComparison(candidates, config)
@@ -166,7 +166,7 @@ def spread_examples(examples: Sequence[Example], candidates: Candidates, config:
 def compute_even_quotas(sizes: Sequence[int], total: int) -> list[int]:
     """Return how many items to take from each of several groups of these sizes, as evenly as possible.
 
-    The quotas add up to `total`, or to the number of all items if that is smaller.
+    The quotas add up to `total`, or to the total number of items if that is smaller.
     """
     quotas = [0] * len(sizes)
     left = min(total, sum(sizes))

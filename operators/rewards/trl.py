@@ -23,9 +23,9 @@ def trl_reward(
     questions: str | None = None,
     sources: str | None = None,
 ) -> TrlReward:
-    """Return a reward function for the option `reward_funcs` of TRL's trainers.
+    """Return a reward function for the `reward_funcs` option of TRL's trainers.
 
-    The reward is None if the score is missing, and the negated score if lower scores of the metric are better.
+    The reward is None if the score is missing, and the negated score if lower scores are better for this metric.
 
     Args:
         scorer: The scorer.

@@ -19,7 +19,7 @@ MakeTables = Callable[[Sequence[str]], Mapping[str, pa.Table]]
 class PromptCache:
     """Cache of one stage's most recent rows, by metric and prompt_id.
 
-    Two threads never compute the same prompt at the same time. Rows with an error that may not recur are not kept.
+    Two threads never compute the same prompt at the same time. Prompts with a retryable error are not cached.
     """
 
     def __init__(self, schema: pa.Schema, max_prompts: int) -> None:

@@ -1,6 +1,6 @@
 """Scores images and prompts in this process, with the same stages as sweeps."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,8 +31,11 @@ from plumbline.operators.scoring.scorer_input import (
     AskedPrompt,
     ImageOrFrames,
     ScorerCall,
+    convert_arguments,
     hash_prompt,
-    read_call,
+    list_groups,
+    list_pairs,
+    make_pair_rows,
     read_file,
 )
 from plumbline.operators.stages.graph import (
@@ -46,14 +49,18 @@ from plumbline.operators.stages.graph import (
 )
 from plumbline.operators.stages.question_pack import NO_QUESTIONS_SENT_ERROR, PackIndex
 from plumbline.operators.stages.questions import QuestionsStage, select_reusable_questions
-from plumbline.operators.stages.stage import Inputs, RowStage, Stage, StageOptions, Upstream
-from plumbline.operators.stages.table import STAGES
+from plumbline.operators.stages.stage import Inputs, RowStage, Stage, StageOptions, UpstreamTables
 
 if TYPE_CHECKING:
     import pandas as pd  # scorers of services do not import it
 
+MAX_GROUP = 32
+"""Default of `max_group`; every two of 32 images in both orders are 992 comparisons."""
+WINDOW_PAIRS = 64
+"""Number of pairs of images that are decoded and compared together."""
 
-class WrittenQuestions(Protocol):
+
+class WrittenQuestionStore(Protocol):
     """Storage for questions that a model wrote. The storage outlives the process."""
 
     def read_new_tables(self, metric: str) -> Sequence[pa.Table]:
@@ -81,15 +88,19 @@ class ScorerConfig(BoundsChecked):
     """Number of prompts per metric whose written questions are kept in memory (about 1.2 KB per question). The oldest
     are dropped first.
     """
+    max_group: Positive = MAX_GROUP
+    """Maximum number of images of a prompt that a judge of pairs compares with each other: n images take n (n - 1)
+    comparisons.
+    """
 
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
         check_models(make_nodes(self.metrics), self.models)
         for name, metric in self.metrics.items():
-            if any(STAGES[stage].row_kind == "pairs" for stage in metric.chain):
+            if metric.pair_selection is not None and metric.pair_selection.pairs != "all":
                 raise ConfigError(
-                    f"metrics.{name}: it compares the images of several generators, but a scorer looks at each image "
-                    "alone; use plumbline sweep"
+                    f"metrics.{name}.pairs: expected all, found {metric.pair_selection.pairs}, which selects "
+                    "generators; a scorer compares all images of a prompt; leave it out, or use plumbline sweep"
                 )
 
 
@@ -108,7 +119,7 @@ class LoadedNode(NamedTuple):
 class Scorer:
     """Scores images in the calling process. Every model is loaded once.
 
-    Several threads may call it. A model works for one thread at a time; meanwhile, images of the next thread are
+    Several threads may call it. A model serves one thread at a time; meanwhile, the next thread's images are
     decoded.
     """
 
@@ -118,7 +129,7 @@ class Scorer:
         watch: Watch = nullcontext,
         *,
         pack: pa.Table | None = None,
-        written: WrittenQuestions | None = None,
+        written: WrittenQuestionStore | None = None,
     ) -> None:
         """Load the models; raise ModelError if a model is missing or does not load.
 
@@ -130,7 +141,7 @@ class Scorer:
             written: Storage for the questions that a model writes.
         """
         self.metrics: dict[str, Metric] = {
-            name: metric.with_model_defaults(lambda role: find_vqa_profile(config.models[role]))
+            name: metric.complete_options(lambda role: find_vqa_profile(config.models[role]))
             for name, metric in config.metrics.items()
         }
         nodes = make_nodes(self.metrics)
@@ -138,6 +149,7 @@ class Scorer:
         self.nodes = [_load_node(node, config) for node in nodes]
         self.pack = PackIndex(schemas.QUESTIONS.empty_table() if pack is None else pack)
         self.written = written
+        self.max_group = config.max_group
         self.states = count()
         self.watch = watch
         self.computing = Lock()
@@ -156,17 +168,21 @@ class Scorer:
         Any list, array, pandas Series or iterator is read in order. A single string is the prompt of every image; a
         single image or metric counts as a list of one. Without `metrics`, all metrics are scored.
 
-        `questions` has a list or None for each image: metrics that use a benchmark's own questions score the image with
-        this list (see operators/metrics/questions/question_list.py for its forms). `sources` has, for each image, the
-        image that it was edited from, or a list of several; a single source is used for all images. `captions` has a
-        pair of texts for each image: a description of the source, and one of the intended result.
+        `questions` contains a list or None for each image: metrics that use a benchmark's own questions score the image
+        with this list (see operators/metrics/questions/question_list.py for its forms). `sources` contains, for each
+        image, the image that it was edited from, or a list of several; a single source is used for all images.
+        `captions` contains a pair of texts for each image: a description of the source, and one of the intended result.
+
+        A judge of pairs (`pairwise`) compares every two images that have the same prompt, in both orders. An image's
+        score is its mean share of comparisons won.
 
         The rows of a metric are adjacent, in the order of the images; `image_id` is an image's position in that order,
         and `prompt_id` is derived from the prompt's text and questions. An image gets a null score and an error if it
         cannot be scored, or if its prompt is missing or cannot be used. docs/python.md describes the columns.
 
         Raises ConfigError for lists of different lengths, for a value that is not an image, for an unknown metric, for
-        questions that no metric asks, and for sources or captions that are missing or that no metric uses.
+        questions that no metric asks, for sources or captions that are missing or that no metric uses, and for more
+        images of a prompt than a judge of pairs may compare (`max_group`).
         """
         given = prompts if isinstance(prompts, str) else list_values(prompts, "prompts")
         scored = self.score_table(images, given, metrics, questions, sources, captions).to_pandas()
@@ -182,15 +198,23 @@ class Scorer:
         questions: Iterable[Any] | None = None,
         sources: AnyImage | Iterable[ImageOrFrames | None] | None = None,
         captions: Iterable[tuple[str, str] | None] | None = None,
+        groups: Iterable[Hashable] | None = None,
     ) -> pa.Table:
-        """Return the scores as `score` does, as an Arrow table (schema ELEMENT_SCORES)."""
+        """Return the scores as `score` does, as an Arrow table (schema ELEMENT_SCORES).
+
+        `groups` has a key for each image; judges of pairs compare images with equal keys. By default, these are the
+        images with the same prompt or, for edits, with the same prompt and sources.
+        """
         names = [metrics] if isinstance(metrics, str) else metrics
         wanted = None if names is None else list_values(names, "metrics")
         for name in set(wanted or ()) - self.metrics.keys():
             raise ConfigError(f"metrics: the scorer has no metric {name!r}; {suggest(name, [*self.metrics])}")
         asked = {name: metric for name, metric in self.metrics.items() if wanted is None or name in wanted}
         _check_sources_and_captions(asked, sources=sources is not None, captions=captions is not None)
-        call = read_call(images, prompts, questions, sources, captions)
+        call = convert_arguments(images, prompts, questions, sources, captions)
+        comparing = [name for name, metric in asked.items() if compares_images(metric)]
+        if comparing:
+            call = call._replace(pairs=self._list_pairs(comparing, call, groups))
         if any(prompt.questions is not None for prompt in call.prompts.values()):
             require_question_metric(asked, [name for name, metric in asked.items() if takes_questions(metric)])
         for loaded in self.nodes:
@@ -209,16 +233,45 @@ class Scorer:
         stage, metrics = loaded.node.stage, loaded.node.metrics
         if stage.row_kind == "prompts" and loaded.node.roles:
             return loaded.cache.make_tables([*call.prompts], names, partial(self._run_on_prompts, loaded, names, call))
+        if stage.row_kind == "pairs":
+            return self._compare(loaded, names, call)
         shard_rows = call.image_rows if stage.row_kind == "images" else call.prompt_rows
         if stage.looks_at_images():
             shard_rows = replace_images(shard_rows, metrics[names[0]].image_ablation)
         return self._compute_tables(loaded, names, shard_rows, call.tables, call)
 
+    def _list_pairs(
+        self, comparing: Sequence[str], call: ScorerCall, groups: Iterable[Hashable] | None
+    ) -> list[tuple[int, int]]:
+        """Return the pairs of images to compare by the metrics `comparing`; raise ConfigError for a large group."""
+        by_sources = any(self.metrics[name].needs_sources for name in comparing)
+        keys = call.list_group_keys(by_sources=by_sources) if groups is None else list_values(groups, "groups")
+        listed = list_groups(keys, call)
+        largest = max(map(len, listed), default=0)
+        if largest > self.max_group:
+            raise ConfigError(
+                f"images: expected at most {self.max_group} images of a prompt for {' and '.join(comparing)}, found "
+                f"{largest}, which take {largest * (largest - 1)} comparisons; pass fewer, or raise max_group"
+            )
+        return list_pairs(listed)
+
+    def _compare(self, loaded: LoadedNode, names: Sequence[str], call: ScorerCall) -> Mapping[str, pa.Table]:
+        """Run a stage over pairs on the pairs of a call, some pairs at a time; return its tables by metric."""
+        starts = range(0, len(call.pairs), WINDOW_PAIRS)
+        windows = [
+            self._compute_tables(
+                loaded, names, make_pair_rows(call.image_rows, call.pairs[start : start + WINDOW_PAIRS]), {}, call
+            )
+            for start in starts
+        ]
+        empty = loaded.stage.schema.empty_table()
+        return {name: pa.concat_tables([empty, *(made[name] for made in windows)]) for name in names}
+
     def _run_on_prompts(
         self, loaded: LoadedNode, names: Sequence[str], call: ScorerCall, prompt_ids: Sequence[str]
     ) -> Mapping[str, pa.Table]:
         metrics, stage = loaded.node.metrics, loaded.node.stage
-        inputs = [(name, other) for name in names for other in stage.input_stages(metrics[name])]
+        inputs = [(name, other) for name in names for other in stage.list_input_stages(metrics[name])]
         read = {each: _select_rows(call.tables[each], prompt_ids) for each in inputs}
         prompts, written = _select_rows(call.prompt_rows, prompt_ids), self.written
         if written is None or stage is not QuestionsStage:
@@ -251,8 +304,8 @@ class Scorer:
     ) -> Mapping[str, pa.Table]:
         node, stage, state = loaded.node, loaded.stage, next(self.states)
 
-        def make_upstream(name: str, table: pa.Table) -> Upstream:
-            return Upstream((name,), lambda: [table], table.schema, state=state)
+        def make_upstream(name: str, table: pa.Table) -> UpstreamTables:
+            return UpstreamTables((name,), lambda: [table], table.schema, state=state)
 
         inputs = Inputs(
             group="",
@@ -261,14 +314,14 @@ class Scorer:
             upstream={
                 name: {
                     other: make_upstream(f"{name}/{other}", tables[name, other])
-                    for other in node.stage.input_stages(node.metrics[name])
+                    for other in node.stage.list_input_stages(node.metrics[name])
                 }
                 for name in names
             },
             prompts=make_upstream("prompts", call.prompt_rows),
             earlier=earlier,
         )
-        if any("pack" in node.stage.benchmark_parts(node.metrics[name]) for name in names):
+        if any("pack" in node.stage.list_benchmark_parts(node.metrics[name]) for name in names):
             asked = [call.prompts[prompt_id] for prompt_id in shard_rows.column("prompt_id").to_pylist()]
             inputs = inputs._replace(pack=make_upstream("pack", self._make_pack_table(asked)))
         with self.watch("decode"):
@@ -289,13 +342,18 @@ class Scorer:
                 known = self.pack.find_id(prompt.prompt_id, prompt.text)
                 found = NO_QUESTIONS_SENT_ERROR if isinstance(known, RowError) else self.pack.questions[known]
             if isinstance(found, RowError):
-                found = [{"error": rows.error_value(found)}]
+                found = [{"error": rows.error_to_dict(found)}]
             records += [{"prompt": prompt.text, **row, "prompt_id": prompt.prompt_id} for row in found]
         return rows.table(records, schemas.QUESTIONS)
 
 
+def compares_images(metric: Metric) -> bool:
+    """Return True if the metric compares several images of a prompt with each other."""
+    return metric.pair_selection is not None
+
+
 def _check_sources_and_captions(metrics: Mapping[str, Metric], *, sources: bool, captions: bool) -> None:
-    """Raise ConfigError if sources or captions are missing that a metric needs, or are given but used by no metric."""
+    """Raise ConfigError if a metric needs sources or captions that are missing, or if no metric uses the given ones."""
     comparing = list_source_metrics(metrics)
     if sources:
         require_source_metric(metrics, comparing)
@@ -322,7 +380,7 @@ def _load_node(node: GraphNode, config: ScorerConfig) -> LoadedNode:
 
     resolved = {key: resolve_model(config.models[role], on_gpu=config.on_gpu) for key, role in node.roles.items()}
     models = {
-        key: load(model, node.stage.needed_call(key, node.metrics.values(), FAMILIES[model.config.family]))
+        key: load(model, node.stage.choose_needed_call(key, node.metrics.values(), FAMILIES[model.config.family]))
         for key, model in resolved.items()
     }
     options = StageOptions(config.limits, read_file, decoders=config.decoders, clips=config.clips)

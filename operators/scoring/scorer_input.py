@@ -1,8 +1,10 @@
-"""Converts a caller's images, prompts, questions, sources and captions, in any accepted form, to rows as in a sweep."""
+"""Converts a caller's images, prompts, questions, sources and captions to rows like those of a sweep."""
 
 import hashlib
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,10 +13,11 @@ import pyarrow as pa
 from PIL import Image
 
 from plumbline.operators.base import rows, schemas
-from plumbline.operators.base.errors import EMPTY_PROMPT_ERROR, ConfigError, RefusedUri, RowError, check_prompt
+from plumbline.operators.base.errors import EMPTY_PROMPT_ERROR, ConfigError, RefusedUriError, RowError, check_prompt
 from plumbline.operators.base.rows import list_values
 from plumbline.operators.images.decoding import CLOSED_IMAGE_MARK
-from plumbline.operators.images.rows import CAPTION_COLUMNS, SOURCE_COLUMNS
+from plumbline.operators.images.rows import CAPTION_COLUMNS, ORIGINAL_COLUMNS, SOURCE_COLUMNS
+from plumbline.operators.stages.comparisons import NO_OTHER_IMAGE_ERROR
 
 AnyImage = Image.Image | np.ndarray | bytes | str | Path
 """An image: a PIL image, a uint8 array of shape (height, width), (height, width, 3) or (height, width, 4), encoded
@@ -49,19 +52,64 @@ class ScorerCall(NamedTuple):
     """Errors of the prompts that cannot be used, by prompt_id. Stages see an empty prompt instead of such a prompt."""
     tables: dict[tuple[str, str], pa.Table]
     """Computed tables, by metric and stage."""
+    pairs: Sequence[tuple[int, int]] = ()
+    """Images that a judge compares, by their positions."""
+
+    def list_group_keys(self, *, by_sources: bool) -> list[Hashable]:
+        """Return a key for each image, which is equal for images with the same prompt and, if required, sources."""
+        columns = [self.image_rows.column(name) for name in ("prompt_id", *(SOURCE_COLUMNS if by_sources else ()))]
+        return [
+            tuple(tuple(value) if isinstance(value, list) else value for value in row)
+            for row in zip(*(column.to_pylist() for column in columns), strict=True)
+        ]
 
     def explain_unusable_prompts(self, table: pa.Table) -> pa.Table:
-        """Return the scores; for unusable prompts, EMPTY_PROMPT_ERROR is replaced by the actual reason."""
+        """Return the scores, with the actual reason for each image that has no score because of its prompt.
+
+        Stages see an empty prompt instead of an unusable one, and images with an empty prompt are not compared.
+        """
         errors = table.column("error").to_pylist()
         for row, prompt_id in enumerate(table.column("prompt_id").to_pylist()):
             error = errors[row]
-            if error is not None and error["kind"] == EMPTY_PROMPT_ERROR.kind and prompt_id in self.unusable:
-                errors[row] = self.unusable[prompt_id]._asdict()
+            kinds = (EMPTY_PROMPT_ERROR.kind, NO_OTHER_IMAGE_ERROR.kind)
+            if error is not None and error["kind"] in kinds and not self.prompts[prompt_id].text:
+                errors[row] = self.unusable.get(prompt_id, EMPTY_PROMPT_ERROR)._asdict()
         field = table.schema.field("error")
         return table.set_column(table.column_names.index("error"), field, pa.array(errors, field.type))
 
 
-def read_call(
+def list_groups(keys: Sequence[Hashable], call: ScorerCall) -> list[list[int]]:
+    """Return the positions of the images of a call with equal keys; images whose prompt has no text are left out."""
+    groups: dict[Hashable, list[int]] = defaultdict(list)
+    prompt_ids = call.image_rows.column("prompt_id").to_pylist()
+    for place, (key, prompt_id) in enumerate(zip(keys, prompt_ids, strict=True)):
+        if call.prompts[prompt_id].text.strip():
+            groups[key].append(place)
+    return [*groups.values()]
+
+
+def list_pairs(groups: Iterable[Sequence[int]]) -> list[tuple[int, int]]:
+    """Return every two images of each group once."""
+    return [pair for group in groups for pair in combinations(group, 2)]
+
+
+def make_pair_rows(images: pa.Table, pairs: Sequence[tuple[int, int]]) -> pa.Table:
+    """Return a row for each pair of rows of `images`, as a stage over pairs reads them: without generators.
+
+    The columns for the source of an edit contain the other image; the sources of edits become the original images.
+    """
+    first, second = (images.take(pa.array([pair[side] for pair in pairs], pa.int64())) for side in range(2))
+    originals = dict(zip(SOURCE_COLUMNS, ORIGINAL_COLUMNS, strict=True))
+    others = {
+        **{source: second.column(name) for name, source in zip(("image", "uri"), SOURCE_COLUMNS, strict=True)},
+        "other_image_id": second.column("image_id"),
+        "other_generator": pa.array([""] * len(pairs), pa.string()),
+    }
+    own = {originals.get(name, name): first.column(name) for name in first.column_names}
+    return pa.table({**own, **others})
+
+
+def convert_arguments(
     images: AnyImage | Iterable[ImageOrFrames | None],
     prompts: str | Iterable[str | None],
     questions: Iterable[Any] | None,
@@ -76,7 +124,7 @@ def read_call(
     if count != len(given):
         raise ConfigError(
             f"expected one prompt per image, got {count} images and {len(given)} prompts; a single string "
-            "is used as the prompt of all images"
+            "is used as the prompt for all images"
         )
     if count != len(lists):
         raise ConfigError(
@@ -92,7 +140,7 @@ def read_call(
         **_make_image_columns(listed, "images", ("image", "uri")),
     }
     if sources is not None:
-        each_source = _list_images(sources, "sources") * (count if _is_single(sources) else 1)
+        each_source = _list_images(sources, "sources") * (count if _is_single_image(sources) else 1)
         if len(each_source) != count:
             raise ConfigError(
                 f"sources: expected a source, a list of sources or None for each image, got {count} images and "
@@ -124,9 +172,9 @@ def hash_prompt(prompt: str) -> str:
 
 
 def read_file(path: str) -> bytes:
-    """Return the bytes of a local file. Raise RefusedUri for an address, OSError if the file cannot be read."""
+    """Return a local file's bytes; raise RefusedUriError if the path is a URL, OSError if the file cannot be read."""
     if "://" in path:
-        raise RefusedUri("it is an address, but only local files are read; download it, or pass its bytes")
+        raise RefusedUriError("it is an address, but only local files are read; download it, or pass its bytes")
     return Path(path).expanduser().read_bytes()
 
 
@@ -146,7 +194,7 @@ def _read_prompt(prompt: Any, questions: Any, unusable: dict[str, RowError]) -> 
 
 
 def _make_caption_columns(captions: Sequence[Any], count: int) -> dict[str, pa.Array]:
-    """Return the two caption columns of edits by name; both are null in a row if either caption is unusable.
+    """Return the two columns of edit captions by name; a row has null in both if either caption is unusable.
 
     Raises ConfigError if the number of captions is not `count`.
     """
@@ -166,23 +214,26 @@ def _make_caption_columns(captions: Sequence[Any], count: int) -> dict[str, pa.A
 
 
 def _make_image_columns(listed: Sequence[Any], argument: str, names: tuple[str, str]) -> dict[str, pa.Array]:
-    """Return two columns, called as in `names`: the encoded images, and the paths of images that are files."""
+    """Return two columns with the given names: the encoded images, and the paths of images that are files."""
     images = [_list_frames(image, f"{argument}[{number}]") for number, image in enumerate(listed)]
     return {
         names[0]: pa.array([list(map(_encode_image, frames)) for frames in images], pa.list_(pa.large_binary())),
-        names[1]: pa.array([list(map(_find_address, frames)) for frames in images], pa.list_(pa.string())),
+        names[1]: pa.array([list(map(_get_path, frames)) for frames in images], pa.list_(pa.string())),
     }
 
 
-def _is_single(images: Any) -> bool:
-    """Return True for a single image. An array with four dimensions, objects or strings counts as several images."""
+def _is_single_image(images: Any) -> bool:
+    """Return True for a single image.
+
+    An array counts as several images if it has four dimensions or contains objects or strings.
+    """
     if isinstance(images, np.ndarray):
         return images.ndim < 4 and images.dtype.kind not in "OU"
     return isinstance(images, AnyImage)
 
 
 def _list_images(images: Any, name: str) -> list[Any]:
-    if _is_single(images):
+    if _is_single_image(images):
         return [images]
     return [*images] if isinstance(images, np.ndarray) and images.ndim > 3 else list_values(images, name)
 
@@ -209,16 +260,16 @@ def _list_frames(image: Any, where: str) -> list[AnyImage | None]:
     )
 
 
-def _find_address(image: AnyImage | None) -> str | None:
-    """Return the path if the image is given as a path that can be written as UTF-8, otherwise None."""
+def _get_path(image: AnyImage | None) -> str | None:
+    """Return the path if the image is given as a path that can be encoded as UTF-8, otherwise None."""
     path = str(image) if isinstance(image, str | Path) else None
     return path if path is not None and path.encode(errors="replace").decode() == path else None
 
 
 def _encode_image(image: AnyImage | None) -> bytes | None:
-    """Return the bytes of an image; None for an image at an address, whose bytes are read later.
+    """Return the bytes of an image; None if it is missing, or given as a path whose file is read later.
 
-    If a file cannot be read, the result is empty.
+    A file whose path is not UTF-8 is read now; the result is empty if that fails.
     """
     if isinstance(image, bytes):
         return image
@@ -226,11 +277,11 @@ def _encode_image(image: AnyImage | None) -> bytes | None:
         return _encode_losslessly(Image.fromarray(image))
     if isinstance(image, Image.Image):
         return _encode_losslessly(image)
-    if image is None or _find_address(image) is not None:
+    if image is None or _get_path(image) is not None:
         return None
     try:
         return read_file(str(image))  # no table can contain a path that is not UTF-8
-    except (OSError, ValueError, RuntimeError, RefusedUri):
+    except (OSError, ValueError, RuntimeError, RefusedUriError):
         return b""
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.batches import BatchSize, encode_in_windows, isolate
-from plumbline.operators.base.errors import RowError, unknown_prompt
+from plumbline.operators.base.errors import RowError, make_unknown_prompt_error
 from plumbline.operators.images.preparing import PreparedImages
 from plumbline.operators.metrics.ablation import make_blank_image
 from plumbline.operators.metrics.metric import Metric
@@ -26,12 +26,12 @@ MAX_CACHED_TEXTS = 20_000
 
 @runtime_checkable
 class VqaMetric(Protocol):
-    """Protocol of metrics that ask a VQA model about images."""
+    """Protocol for metrics that ask a VQA model about images."""
 
-    def answer_options(self) -> dict[str, Any]:
-        """Return all options that determine how the model is asked, for the keys of cells."""
+    def list_answer_options(self) -> dict[str, Any]:
+        """Return all options that determine how questions are put to the model, for use in cell keys."""
 
-    def vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
+    def make_vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
         """Return the prompt for a question and its choices, keeping their order."""
 
 
@@ -39,13 +39,13 @@ class AskedQuestion(NamedTuple):
     question_id: str
     vqa_prompt: VqaPrompt
 
-    def to_call(self, image: int) -> Question:
-        """Return the question as the argument of a model call about an image."""
+    def to_model_question(self, image: int) -> Question:
+        """Return the question in the form that models accept; `image` is the index of its image among the features."""
         return Question(image, self.vqa_prompt.text, () if self.vqa_prompt.free else self.vqa_prompt.choices)
 
 
 class PromptQuestions(NamedTuple):
-    """One metric's questions about one prompt, or the error of a prompt without questions."""
+    """One metric's questions about one prompt, or the error for a prompt that has no questions."""
 
     questions: list[AskedQuestion]
     error: RowError | None
@@ -56,7 +56,7 @@ class PromptQuestions(NamedTuple):
 
 
 class QuestionIndex:
-    """One metric's questions by prompt_id, in the form in which the VQA model is asked.
+    """One metric's questions by prompt_id, as they are put to the VQA model.
 
     They are read from a table (schema QUESTIONS). Questions that the metric's own filter dropped are omitted.
     """
@@ -69,7 +69,7 @@ class QuestionIndex:
         for prompt_id, written in by_prompt.items():
             error = next((rows.read_row_error(row["error"]) for row in written if row["error"]), None)
             asked = [
-                AskedQuestion(row["question_id"], metric.vqa_prompt(row["text"], tuple(row["choices"])))
+                AskedQuestion(row["question_id"], metric.make_vqa_prompt(row["text"], tuple(row["choices"])))
                 for row in written
                 if error is None and is_asked(row.get("keep"))
             ]
@@ -78,7 +78,7 @@ class QuestionIndex:
     def find(self, prompt_id: str | None) -> PromptQuestions:
         """Return the questions to ask about images of the prompt, or an error if the prompt is unknown."""
         if prompt_id is None or prompt_id not in self.prompts:
-            return PromptQuestions([], unknown_prompt(prompt_id))
+            return PromptQuestions([], make_unknown_prompt_error(prompt_id))
         return self.prompts[prompt_id]
 
     def digest(self, prompt_id: str | None) -> str | None:
@@ -100,12 +100,12 @@ class PriorsStage(Stage):
     shuffles_words = True
 
     @classmethod
-    def input_stages(cls, metric: Metric) -> tuple[str, ...]:
+    def list_input_stages(cls, metric: Metric) -> tuple[str, ...]:
         return ("questions",)
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
-        return {"asking": metric.answer_options()}
+        return {"asking": metric.list_answer_options()}
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         self.metrics = metrics
@@ -125,13 +125,15 @@ class PriorsStage(Stage):
         return {name: rows.attach_usage(table, usage) for name, table in tables.items()}
 
     def _make_table(self, index: QuestionIndex, encoded: Any) -> pa.Table:
-        questions = [question.to_call(0) for of_prompt in index.prompts.values() for question in of_prompt.questions]
+        questions = [
+            question.to_model_question(0) for of_prompt in index.prompts.values() for question in of_prompt.questions
+        ]
         outcomes = iter(isolate(lambda batch: self.model.likelihood(encoded, batch), questions))
         records = []
         for prompt_id, of_prompt in index.prompts.items():
             results = [(question.question_id, require_finite(next(outcomes))) for question in of_prompt.questions]
             error = of_prompt.error or next((result for _, result in results if isinstance(result, RowError)), None)
-            row: dict[str, Any] = {"prompt_id": prompt_id, "error": rows.error_value(error)}
+            row: dict[str, Any] = {"prompt_id": prompt_id, "error": rows.error_to_dict(error)}
             if error is None:
                 row["answers"] = [{"question_id": name, "token_logprobs": logprobs} for name, logprobs in results]
                 row["basis"] = of_prompt.digest
@@ -139,7 +141,7 @@ class PriorsStage(Stage):
         return rows.table(records, schemas.PRIORS)
 
 
-class ImageAnswers:
+class AnswerCollector:
     """Collector of the answers to one metric's questions about one image.
 
     `result` is the list of answers, or the first error; after an error, further answers are ignored.
@@ -160,30 +162,30 @@ class ImageAnswers:
 
 def make_answer_collectors(
     images: PreparedImages, questions: Mapping[str, QuestionIndex]
-) -> dict[str, list[ImageAnswers]]:
+) -> dict[str, list[AnswerCollector]]:
     """Return empty collectors of answers by metric: one for each preprocessed image, in order."""
     prompt_ids = [row.prompt_id for row, count in zip(images.rows, images.counts, strict=True) for _ in range(count)]
     return {
-        name: [ImageAnswers(index.find(prompt_id)) for prompt_id in prompt_ids] for name, index in questions.items()
+        name: [AnswerCollector(index.find(prompt_id)) for prompt_id in prompt_ids] for name, index in questions.items()
     }
 
 
 class QuestionedImagesStage(ImagesStage):
-    """Base class of stages that answer the questions in another stage's table."""
+    """Base class for stages that answer the questions in another stage's table."""
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)
         self._index = cache_upstream(lambda name, questions: QuestionIndex(questions.read(), self.metrics[name]))
 
     @classmethod
-    def input_stages(cls, metric: Metric) -> tuple[str, ...]:
+    def list_input_stages(cls, metric: Metric) -> tuple[str, ...]:
         return ("questions",)
 
     def read_questions(self, inputs: Inputs) -> Mapping[str, QuestionIndex]:
         return {name: self._index(name, inputs.upstream[name]["questions"]) for name in inputs.metrics}
 
     def tabulate_answers(
-        self, images: PreparedImages, index: QuestionIndex, answers: Sequence[ImageAnswers]
+        self, images: PreparedImages, index: QuestionIndex, answers: Sequence[AnswerCollector]
     ) -> pa.Table:
         """Return one metric's table of answers, with a row for each row of the shard."""
 
@@ -210,12 +212,15 @@ class AnswersStage(QuestionedImagesStage):
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
-        return {"asking": metric.answer_options()}
+        return {"asking": metric.list_answer_options()}
 
     @classmethod
-    def trial_call(cls, key: str, metrics: Collection[Any]) -> Call:
-        """Return the model's call, or the call for replies in the model's own words if no metric needs likelihoods."""
-        free = all(metric.vqa_prompt("Is it?", ("yes", "no")).free for metric in metrics)
+    def choose_trial_call(cls, key: str, metrics: Collection[Any]) -> Call:
+        """Return the call that tests a service: `generate_from_images` if no metric needs the model's likelihoods.
+
+        In all other cases, it is the call in `calls`.
+        """
+        free = all(metric.make_vqa_prompt("Is it?", ("yes", "no")).free for metric in metrics)
         return "generate_from_images" if key == "model" and free else cls.calls[key]
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
@@ -225,9 +230,10 @@ class AnswersStage(QuestionedImagesStage):
         self.match = ChoiceMatcher(models["matcher"]) if "matcher" in models else None
 
     def measure(self, images: PreparedImages, questions: Mapping[str, QuestionIndex]) -> Mapping[str, pa.Table]:
-        """Return each metric's table of answers; images are encoded, and asked about, `image_batch` at a time.
+        """Return each metric's table of answers.
 
-        A model with its own batching gets all images at once.
+        The model encodes `image_batch` images at a time and answers the questions about them. A model with its own
+        batching gets all images at once.
         """
         before = self.model.usage
         answers = make_answer_collectors(images, questions)
@@ -236,7 +242,7 @@ class AnswersStage(QuestionedImagesStage):
             sound = [number for number, feature in enumerate(encoded) if not isinstance(feature, RowError)]
             features = [encoded[number] for number in sound]
             asked = [
-                (of_metric[first + number], question, question.to_call(image))
+                (of_metric[first + number], question, question.to_model_question(image))
                 for of_metric in answers.values()
                 for image, number in enumerate(sound)
                 for question in of_metric[first + number].questions
@@ -293,7 +299,7 @@ def require_finite(logprobs: list[list[float]] | RowError) -> list[list[float]] 
 
 
 class ChoiceMatcher:
-    """Callable that maps a free answer to a choice: an equal one, or the nearest by sentence embedding (TIFA)."""
+    """Callable that maps a free-form answer to the choice that matches, or to the nearest by embedding (TIFA)."""
 
     def __init__(self, embedder: TextEmbedder) -> None:
         self.embed = lru_cache(maxsize=MAX_CACHED_TEXTS)(lambda text: embedder.encode_texts([text]).features[0])

@@ -18,8 +18,8 @@ from plumbline.operators.stages.programs import ProgramResults
 
 @runtime_checkable
 class CaptioningMetric(Protocol):
-    def caption_options(self) -> dict[str, Any]:
-        """Return, by name, all options that determine a caption, except the captioner."""
+    def list_caption_options(self) -> dict[str, Any]:
+        """Return all options that determine a caption, except the captioner."""
 
     def caption(self) -> Writing[str]:
         """Ask for a caption of one image and return it."""
@@ -37,7 +37,7 @@ class CaptionsStage(ImageWritingStage):
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
-        return {"asking": metric.caption_options()}
+        return {"asking": metric.list_caption_options()}
 
     def program(self, task: ImageTask) -> Writing[dict[str, Any]]:
         text = yield from self.metrics[task.metric].caption()
@@ -67,10 +67,10 @@ class RegionsStage(ImageWritingStage):
 
 @runtime_checkable
 class DescribingMetric(Protocol):
-    """Protocol of metrics that need descriptions written by a model that does not see the images."""
+    """Protocol for metrics that need descriptions written by a model that does not see the images."""
 
-    def description_options(self) -> dict[str, Any]:
-        """Return, by name, all options that determine a description, except the captions and the describer."""
+    def list_description_options(self) -> dict[str, Any]:
+        """Return all options that determine a description, except the captions and the describer."""
 
     def describe(self, image: CaptionedImage) -> Writing[str]:
         """Ask for a description of one image, given captions of its parts, and return it."""
@@ -88,14 +88,14 @@ class DescriptionsStage(DerivedStage):
     side_by_side = True
 
     @classmethod
-    def input_stages(cls, metric: Any) -> tuple[str, ...]:
+    def list_input_stages(cls, metric: Any) -> tuple[str, ...]:
         return tuple(stage for stage in ("captions", "regions") if stage in metric.chain)
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
-        return {"asking": metric.description_options()}
+        return {"asking": metric.list_description_options()}
 
-    def inputs_of_images(
+    def make_image_inputs(
         self, metric: Any, read: Mapping[str, Mapping[str, Any]], text: str | RowError
     ) -> list[Any] | RowError:
         captions = read["captions"]["captions"]

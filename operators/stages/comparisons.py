@@ -1,4 +1,4 @@
-"""The comparisons and win_rates stages: a judge compares two images of a prompt; outcomes are listed by image."""
+"""The comparisons and win_rates stages: a judge compares two images for a prompt; outcomes are listed by image."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
@@ -28,10 +28,10 @@ from plumbline.operators.stages.stage import (
     Inputs,
     RowStage,
     StageOptions,
-    Upstream,
+    UpstreamTables,
     cache_upstream,
     find_text,
-    texts_of,
+    read_prompt_texts,
 )
 
 SOURCE_MESSAGE = name_edit_error(RowError("", ""), "source").message
@@ -41,8 +41,13 @@ ORIGINAL_MESSAGE = name_edit_error(RowError("", ""), "original").message
 SAME_IMAGE_ANSWER = PairAnswer("tie", 0.5, "The two files are identical.")
 """Answer about two identical files; the judge is not asked about them."""
 BLACK_IMAGE_ERROR = RowError(
-    "blank_picture", "it is entirely black, as images from a safety filter are; generate it again"
+    "blank_picture", "it is entirely black, like an image that a safety filter blanked; generate it again"
 )
+NO_OTHER_IMAGE_ERROR = RowError(
+    "no_pair",
+    "no other image of its prompt came with it, so there is nothing to compare; send all images of a prompt together",
+)
+"""Error of an image that is alone in its group."""
 SEVERAL_IMAGES_ERROR = RowError("too_many_images", "a judge compares single images, but the row has several; keep one")
 
 NO_RESULTS: ProgramResults[Any] = ProgramResults([], Usage())
@@ -50,19 +55,19 @@ NO_RESULTS: ProgramResults[Any] = ProgramResults([], Usage())
 
 @runtime_checkable
 class ComparingMetric(Protocol):
-    """Protocol of metrics whose judge compares two images, which it sees in both orders (the two views)."""
+    """Protocol for metrics whose judge compares two images, shown in both orders (the two views)."""
 
     answers: Any
     """`likelihood` or `reply`."""
 
-    def comparison_options(self) -> dict[str, Any]:
-        """Return, by name, all options that determine an answer, except the judge."""
+    def list_comparison_options(self) -> dict[str, Any]:
+        """Return all options that determine an answer, except the judge."""
 
     def question(self, prompt: str) -> str:
         """Return the text that asks which of two images is better for this prompt, and lists the choices."""
 
     def compare(self, prompt: str) -> Writing[tuple[PairAnswer, ...]]:
-        """Ask for a reply about each of the two orders of the images; return both answers."""
+        """Ask the judge about the two images in both orders; return both answers."""
 
 
 class OtherImage(NamedTuple):
@@ -73,7 +78,7 @@ class OtherImage(NamedTuple):
 
 
 class ComparedPrompts(NamedTuple):
-    """The prompts of some pairs of images, and the results of pairs about which the judge is not asked."""
+    """Prompts of pairs of images, and the results of the pairs that the judge is not asked about."""
 
     prompts: Mapping[str, str]
     others: Sequence[OtherImage]
@@ -92,7 +97,7 @@ class ComparedPrompts(NamedTuple):
 
 
 class ComparisonsStage(ImageWritingStage):
-    """Stage that asks a judge which of two images of a prompt is better (schema PAIRS), in both orders."""
+    """Stage that asks a judge which of two images for the same prompt is better (schema PAIRS), in both orders."""
 
     name = "comparisons"
     version = 1
@@ -104,7 +109,7 @@ class ComparisonsStage(ImageWritingStage):
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
-        return {"kind": metric.kind, "asking": metric.comparison_options()}
+        return {"kind": metric.kind, "asking": metric.list_comparison_options()}
 
     @classmethod
     def ablation(cls, metric: Metric) -> Ablation | None:
@@ -112,13 +117,13 @@ class ComparisonsStage(ImageWritingStage):
         return None
 
     @classmethod
-    def needed_call(cls, key: str, metrics: Collection[Any], family: Family[Any]) -> Call:
-        """Return `likelihood` if no metric needs replies, so that the judge may be a model that writes nothing."""
+    def choose_needed_call(cls, key: str, metrics: Collection[Any], family: Family[Any]) -> Call:
+        """Return `likelihood` if no metric needs replies, so that the judge may be a model that cannot write."""
         replies = any(metric.answers == "reply" or (metric.answers is None and not family.local) for metric in metrics)
         return cls.calls[key] if replies else "likelihood"
 
     @classmethod
-    def trial_call(cls, key: str, metrics: Collection[Any]) -> Call:
+    def choose_trial_call(cls, key: str, metrics: Collection[Any]) -> Call:
         """Return the call that is sent to a service as a test before the sweep begins.
 
         The call is `likelihood` if any metric needs likelihoods, because not every service reports them.
@@ -127,10 +132,10 @@ class ComparisonsStage(ImageWritingStage):
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)
-        self._texts = cache_upstream(texts_of)
+        self._texts = cache_upstream(read_prompt_texts)
 
     def read_questions(self, inputs: Inputs) -> Mapping[str, ComparedPrompts]:
-        compared = ComparedPrompts(self._texts(inputs.prompts), list(_identify_others(inputs.rows)))
+        compared = ComparedPrompts(self._texts(inputs.prompts), list(_iterate_other_images(inputs.rows)))
         return dict.fromkeys(inputs.metrics, compared)
 
     def preprocess(self, image: Image.Image, edit: Edit | None = None) -> PreprocessedImage:
@@ -143,14 +148,14 @@ class ComparisonsStage(ImageWritingStage):
     def prepare(self, inputs: Inputs) -> PreparedShard:
         """Return the shard with the decoded images of all pairs that have no result yet.
 
-        The message of an image's error names the image's generator.
+        The error message for an image names the image.
         """
         prepared = super().prepare(inputs)
         images, others = prepared.images, next(iter(prepared.questions.values())).others
         known: dict[int, tuple[PairAnswer, ...] | RowError] = {}
         for index, number in enumerate(images.row_numbers):
             if (error := images.errors[index]) is not None:
-                images.errors[index] = _name_generator(error, inputs.group, others[number].other_generator)
+                images.errors[index] = _name_failed_image(error, images.rows[index], others[number])
             elif images.counts[index] > 1:
                 known[number] = SEVERAL_IMAGES_ERROR
             elif images.equal_sources[index]:
@@ -159,7 +164,7 @@ class ComparisonsStage(ImageWritingStage):
         return prepared._replace(questions=questions)
 
     def compute(self, prepared: PreparedShard) -> Mapping[str, pa.Table]:
-        """Return each metric's table; the other images' current ids are filled in, which reused rows may lack."""
+        """Return each metric's table, with the other images' current ids, which reused rows may lack."""
         tables = {}
         for name, table in super().compute(prepared).items():
             others = prepared.questions[name].others
@@ -178,7 +183,7 @@ class ComparisonsStage(ImageWritingStage):
         return (yield from metric.compare(prepared))
 
     def run_tasks(self, tasks: Sequence[ImageTask], features: Sequence[Any]) -> ProgramResults[Any]:
-        """Return the answers of each task: from the letters' likelihoods, or from the judge's words."""
+        """Return the answers for each task, from the likelihoods of the choice letters or from the judge's reply."""
         weighed = [index for index, task in enumerate(tasks) if self.metrics[task.metric].answers == "likelihood"]
         written = [index for index, task in enumerate(tasks) if self.metrics[task.metric].answers != "likelihood"]
         replied = super().run_tasks([tasks[index] for index in written], features)
@@ -208,7 +213,7 @@ class ComparisonsStage(ImageWritingStage):
         return {"answers": [answer._asdict() for answer in results[0]]}
 
 
-def _identify_others(pairs: pa.Table) -> Iterator[OtherImage]:
+def _iterate_other_images(pairs: pa.Table) -> Iterator[OtherImage]:
     for record in list_image_records(pairs):
         other = {"image_id": record["other_image_id"], "prompt_id": record["prompt_id"]}
         other |= {"image": record.get("source"), "uri": record.get("source_uri")}
@@ -216,13 +221,19 @@ def _identify_others(pairs: pa.Table) -> Iterator[OtherImage]:
         yield OtherImage(read_image_row(other, generator).image_id, generator)
 
 
-def _name_generator(error: RowError, generator: str, other: str) -> RowError:
-    """Return the error of a pair with a message that names the generator whose image failed."""
+def format_image_name(generator: str, image_id: str | None) -> str:
+    """Return how an error message names an image: by its generator, or by its id if it has no generator."""
+    return f"the image of {generator}" if generator else f"image {image_id}"
+
+
+def _name_failed_image(error: RowError, row: ImageRow, other: OtherImage) -> RowError:
+    """Return the error for a pair, with a message that names the image that failed."""
     if error.message.startswith(ORIGINAL_MESSAGE):
         return error._replace(message=SOURCE_MESSAGE + error.message.removeprefix(ORIGINAL_MESSAGE))
+    name = format_image_name(row.generator, row.image_id)
     if error.message.startswith(SOURCE_MESSAGE):
-        return error._replace(message=f"the image of {other}: {error.message.removeprefix(SOURCE_MESSAGE)}")
-    return error._replace(message=f"the image of {generator}: {error.message}")
+        name = format_image_name(other.other_generator, other.other_image_id)
+    return error._replace(message=f"{name}: {error.message.removeprefix(SOURCE_MESSAGE)}")
 
 
 class PairOutcome(NamedTuple):
@@ -243,13 +254,14 @@ class PreparedWins(NamedTuple):
     """Some images of a shard, and the outcomes of their comparisons by metric."""
 
     images: Sequence[tuple[ImageRow, RowError | None]]
-    shares: Mapping[str, PairOutcomes]
+    outcomes: Mapping[str, PairOutcomes]
 
 
 class WinRatesStage(RowStage):
     """Stage that lists the probabilities that an image is better than each image compared with it (schema WIN_RATES).
 
-    A comparison that failed permanently is left out. If one may succeed later, the image gets its error until then.
+    A comparison that failed permanently is left out. If a failed comparison may succeed later, the image has its error
+    until then.
     """
 
     name = "win_rates"
@@ -259,7 +271,7 @@ class WinRatesStage(RowStage):
     metric_type = ComparingMetric
 
     @classmethod
-    def input_stages(cls, metric: Any) -> tuple[str, ...]:
+    def list_input_stages(cls, metric: Any) -> tuple[str, ...]:
         return ("comparisons",)
 
     @classmethod
@@ -267,12 +279,12 @@ class WinRatesStage(RowStage):
         return False
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
-        self._shares = cache_upstream(_collect_outcomes)
+        self._read_outcomes = cache_upstream(_collect_outcomes)
 
     def prepare(self, inputs: Inputs) -> PreparedWins:
         images = [(read_image_row(record, inputs.group), None) for record in list_image_records(inputs.rows)]
         return PreparedWins(
-            images, {name: self._shares(inputs.upstream[name]["comparisons"]) for name in inputs.metrics}
+            images, {name: self._read_outcomes(inputs.upstream[name]["comparisons"]) for name in inputs.metrics}
         )
 
     def refuse(self, inputs: Inputs, error: RowError) -> PreparedWins:
@@ -281,36 +293,48 @@ class WinRatesStage(RowStage):
 
     def compute(self, prepared: PreparedWins) -> Mapping[str, pa.Table]:
         return {
-            name: rows.table([_make_win_row(row, error, shares) for row, error in prepared.images], self.schema)
-            for name, shares in prepared.shares.items()
+            name: rows.table([_make_win_row(row, error, outcomes) for row, error in prepared.images], self.schema)
+            for name, outcomes in prepared.outcomes.items()
         }
 
 
-def _collect_outcomes(comparisons: Upstream) -> PairOutcomes:
+def _collect_outcomes(comparisons: UpstreamTables) -> PairOutcomes:
     """Return the outcomes of all comparisons in a table of pairs (schema PAIRS), for both images of each pair."""
-    shares: dict[tuple[str, str], list[PairOutcome]] = {}
+    outcomes: dict[tuple[str, str], list[PairOutcome]] = {}
     for row in comparisons.read().to_pylist():
         error, p_other = rows.read_row_error(row["error"]), None
         if error is None:
             shown_first, shown_second = (answer["p_first"] for answer in row["answers"])
             p_other = (shown_first + 1 - shown_second) / 2
         own = PairOutcome(None if p_other is None else 1 - p_other, error, row["image_digest"])
-        shares.setdefault((row["generator"], row["image_id"]), []).append(own)
+        outcomes.setdefault((row["generator"], row["image_id"]), []).append(own)
         other = PairOutcome(p_other, error, None)
-        shares.setdefault((row["other_generator"], row["other_image_id"]), []).append(other)
-    return shares
+        outcomes.setdefault((row["other_generator"], row["other_image_id"]), []).append(other)
+    return outcomes
 
 
-def _make_win_row(row: ImageRow, error: RowError | None, shares: PairOutcomes) -> dict[str, Any]:
-    """Return an image's row (schema WIN_RATES): its outcomes, or an error if it has none or one may succeed later."""
-    own = shares.get((row.generator, row.image_id or ""), ())
-    wins = [share.p_better for share in own if share.p_better is not None]
-    errors = [share.error for share in own if share.error is not None]
-    lasting = next((each for each in errors if each.retryable), None)
-    if error is None and not own:
-        problem = f"no generator that {row.generator} is compared with has an image of prompt {row.prompt_id!r}"
-        error = RowError("no_pair", f"{problem}; {REMEDIES_BY_KIND['no_pair']}")
-    error = error or lasting or (None if wins else errors[0])
-    digest = next((share.image_digest for share in own if share.image_digest), None)
+def _make_win_row(row: ImageRow, error: RowError | None, outcomes: PairOutcomes) -> dict[str, Any]:
+    """Return an image's row (schema WIN_RATES): its outcomes, or an error if there are none or a retry may help."""
+    own = outcomes.get((row.generator, row.image_id or ""), ())
+    wins = [outcome.p_better for outcome in own if outcome.p_better is not None]
+    error = error or find_lasting_error(own) or (None if own else _make_no_pair_error(row))
+    digest = next((outcome.image_digest for outcome in own if outcome.image_digest), None)
     columns = {"wins": wins, "basis": rows.digest_inputs(*map(repr, wins))} if error is None else {}
-    return row.row(**columns, image_digest=digest, error=rows.error_value(error))
+    return row.make_row(**columns, image_digest=digest, error=rows.error_to_dict(error))
+
+
+def find_lasting_error(outcomes: Sequence[PairOutcome]) -> RowError | None:
+    """Return the error of an image with these outcomes, or None if it has a win rate.
+
+    This is an error that may not recur or, if no comparison of the image succeeded, its first error.
+    """
+    errors = [outcome.error for outcome in outcomes if outcome.error is not None]
+    passing = next((error for error in errors if error.retryable), None)
+    return passing or (errors[0] if errors and len(errors) == len(outcomes) else None)
+
+
+def _make_no_pair_error(row: ImageRow) -> RowError:
+    if not row.generator:
+        return NO_OTHER_IMAGE_ERROR
+    problem = f"no generator that {row.generator} is compared with has an image of prompt {row.prompt_id!r}"
+    return RowError("no_pair", f"{problem}; {REMEDIES_BY_KIND['no_pair']}")

@@ -1,4 +1,4 @@
-"""Base class of image stages that read only the prompts and the tables of other stages."""
+"""Base class for image stages that read only the prompts and the tables of other stages."""
 
 import json
 from abc import abstractmethod
@@ -14,13 +14,13 @@ from plumbline.operators.metrics.metric import make_incomplete_cell_error
 from plumbline.operators.metrics.writing import Writing
 from plumbline.operators.stages.images import RowKey
 from plumbline.operators.stages.programs import ProgramResults, generate, run_programs
-from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, cache_upstream, find_text, texts_of
+from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, cache_upstream, find_text, read_prompt_texts
 
 ID_COLUMNS = ("image_id", "prompt_id", "generator", "image_digest")
 
 
 class DerivedRow(NamedTuple):
-    """One row of a derived table: the inputs from which it is computed, or an equal row of an earlier cell."""
+    """One row of a derived table: its inputs, or a row with the same inputs from an earlier cell."""
 
     ids: Mapping[str, Any]
     """Id columns (ID_COLUMNS), which the row shares with its input tables."""
@@ -28,13 +28,13 @@ class DerivedRow(NamedTuple):
     """Input for each image of the row; empty if there is nothing to compute."""
     error: RowError | None = None
     digest: str | None = None
-    """Digest of all inputs of the row, by which an equal row of an earlier cell is found."""
+    """Digest of all inputs of the row, by which a row with the same inputs is found in an earlier cell."""
     reused: Mapping[str, Any] | None = None
-    """Row from an earlier cell that has the same input."""
+    """Row from an earlier cell that has the same inputs."""
 
 
 class DerivedStage(Stage):
-    """Base class of stages that turn tables about images and the texts of prompts into another table, row by row.
+    """Base class for stages that turn tables about images and the texts of prompts into another table, row by row.
 
     An error in an input row becomes the error of the resulting row.
     """
@@ -45,20 +45,20 @@ class DerivedStage(Stage):
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         self.metrics = metrics
         self.models = models
-        self._texts = cache_upstream(texts_of)
+        self._texts = cache_upstream(read_prompt_texts)
 
     @abstractmethod
-    def inputs_of_images(
+    def make_image_inputs(
         self, metric: Any, read: Mapping[str, Mapping[str, Any]], text: str | RowError
     ) -> list[Any] | RowError:
         """Return the input for each image of a row as plain values, or an error if the row cannot be computed.
 
-        `read` has, by stage, the row of each table that this stage reads. `text` is the text of the prompt, or an error
-        if it cannot be used.
+        `read` maps each stage that this stage reads to the row of its table. `text` is the text of the prompt, or an
+        error if it cannot be used.
         """
 
     def program(self, metric: Any, image: Any) -> Writing[Any]:
-        """Return a program that requests what the metric needs for one image, whose input is `image`.
+        """Return a program that makes the metric's requests for one image; `image` is the image's input.
 
         It is not called if `run_images` is overridden.
         """
@@ -66,10 +66,10 @@ class DerivedStage(Stage):
 
     @abstractmethod
     def columns(self, results: Sequence[Any]) -> dict[str, Any]:
-        """Return the stage's columns of one row by name, given the results for the row's images."""
+        """Return one row's values for the stage's columns, by name, given the results for the row's images."""
 
     def run_images(self, images: Sequence[tuple[Any, Any]]) -> ProgramResults[Any]:
-        """Return the result for each item of `images`, which is a metric and the input for one image."""
+        """Return the result for each item of `images`, a pair of a metric and the input for one image."""
         model = self.models[next(iter(self.calls))]
         return run_programs([self.program(metric, image) for metric, image in images], partial(generate, model))
 
@@ -78,7 +78,9 @@ class DerivedStage(Stage):
         prepared = {}
         for name in inputs.metrics:
             metric = self.metrics[name]
-            tables = {stage: inputs.upstream[name][stage].read().to_pylist() for stage in self.input_stages(metric)}
+            tables = {
+                stage: inputs.upstream[name][stage].read().to_pylist() for stage in self.list_input_stages(metric)
+            }
             earlier = {  # from the oldest to the newest, so that a newer row replaces an older one of the same key
                 (row["prompt_id"], row["image_digest"], row["basis"]): row
                 for table in reversed(inputs.earlier.get(name, ()))
@@ -103,7 +105,7 @@ class DerivedStage(Stage):
             error = make_incomplete_cell_error(
                 next(iter(read)), f"does not match the current image {first['image_id']}"
             )
-        images = error or self.inputs_of_images(metric, read, find_text(texts, first["prompt_id"]))
+        images = error or self.make_image_inputs(metric, read, find_text(texts, first["prompt_id"]))
         if isinstance(images, RowError):
             return DerivedRow(ids, error=images)
         digest = rows.digest_inputs(*map(json.dumps, images))
@@ -130,7 +132,7 @@ class DerivedStage(Stage):
                 if row.reused is not None:
                     records.append({**row.reused, **row.ids})
                 elif error is not None:
-                    records.append({**row.ids, "error": rows.error_value(error)})
+                    records.append({**row.ids, "error": rows.error_to_dict(error)})
                 else:
                     records.append({**row.ids, **self.columns(results), "basis": row.digest})
             table = rows.attach_usage(rows.table(records, self.schema), ran.usage)

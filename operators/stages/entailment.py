@@ -34,7 +34,7 @@ class EntailmentStage(Stage):
     calls: ClassVar = {"nli": "entailment"}
 
     @classmethod
-    def input_stages(cls, metric: Metric) -> tuple[str, ...]:
+    def list_input_stages(cls, metric: Metric) -> tuple[str, ...]:
         return ("questions",)
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
@@ -53,7 +53,7 @@ class EntailmentStage(Stage):
             pairs = [(record["prompt"], record["hypothesis"]) for record in sound]
             for record, outcome in zip(sound, isolate(self.model.entailment, pairs), strict=True):
                 if isinstance(outcome, RowError):
-                    record["error"] = rows.error_value(outcome)
+                    record["error"] = rows.error_to_dict(outcome)
                 else:
                     record["p_entail"] = outcome
             tables[name] = rows.table(records, schemas.ENTAILMENTS)

@@ -9,13 +9,13 @@ import pyarrow as pa
 from PIL import Image
 
 from plumbline.operators.base import rows, schemas
-from plumbline.operators.base.batches import is_device_lost, isolate_uncounted
-from plumbline.operators.base.errors import HopelessRow, RowError
+from plumbline.operators.base.batches import is_device_lost, isolate_without_counting
+from plumbline.operators.base.errors import RowError, UnprocessableRowError
 from plumbline.operators.images.preparing import Edit, PreparedImages
 from plumbline.operators.metrics.function import FunctionConfig, UserCode, require_runnable
 from plumbline.operators.metrics.user_code import describe_error, to_float
 from plumbline.operators.stages.images import ImagesStage
-from plumbline.operators.stages.stage import Inputs, StageOptions, cache_upstream, find_text, texts_of
+from plumbline.operators.stages.stage import Inputs, StageOptions, cache_upstream, find_text, read_prompt_texts
 
 WINDOW_ROWS = 32
 """Number of rows whose images are decoded together; the images are not resized."""
@@ -52,12 +52,12 @@ class FunctionValuesStage(ImagesStage):
 
     @classmethod
     def recipe(cls, name: str, metric: FunctionConfig) -> dict[str, Any]:
-        return dict(metric.function_options())
+        return dict(metric.list_function_options())
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)
         self.functions = {name: UserFunction(require_runnable(metric.code)) for name, metric in metrics.items()}
-        self._texts = cache_upstream(texts_of)
+        self._texts = cache_upstream(read_prompt_texts)
 
     def preprocess(self, image: Image.Image, edit: Edit | None = None) -> Image.Image:
         return image
@@ -97,7 +97,7 @@ class UserFunction:
         return [
             value
             for first in range(0, len(shown), size)
-            for value in isolate_uncounted(self._call_function, shown[first : first + size])
+            for value in isolate_without_counting(self._call_function, shown[first : first + size])
         ]
 
     def _call_function(self, shown: Sequence[ImageAndPrompt]) -> list[float | RowError]:
@@ -107,14 +107,14 @@ class UserFunction:
             if len(values) != len(shown):
                 raise ValueError(f"expected a value for each of {len(shown)} images, found {len(values)}")
             return [self._read_value(value) for value in values]
-        except HopelessRow:  # from a function that runs elsewhere
+        except UnprocessableRowError:  # from a function that runs elsewhere
             raise
         except (Exception, SystemExit) as error:
             if isinstance(error, Exception) and is_device_lost(error):
                 raise
             raised = describe_error(error, self.code.origin.file)
             message = f"{self.code.where} raised {raised}; correct the function"
-            raise HopelessRow(RowError("function_failed", message, retryable=True)) from error
+            raise UnprocessableRowError(RowError("function_failed", message, retryable=True)) from error
 
     def _read_value(self, value: Any) -> float | RowError:
         number = to_float(value)

@@ -50,14 +50,14 @@ def make_nodes(metrics: Mapping[str, Metric]) -> list[GraphNode]:
 def check_models(nodes: Sequence[GraphNode], models: Mapping[str, ModelConfig]) -> None:
     """Raise ConfigError if a model is missing, or does not support a call that a stage or a metric's option requires.
 
-    Raise MissingExtra if a local model must follow a schema and the library for schemas is not installed.
+    Raise MissingExtraError if a local model must follow a schema and the library for schemas is not installed.
     """
     for node in nodes:
         for key, role in node.roles.items():
             name, metric = next((name, metric) for name, metric in node.metrics.items() if key in metric.roles)
             _check_model(f"metrics.{name}.{key}", metric.kind, node, key, models)
             weighs = node.stage.calls[key] != "likelihood" and (
-                node.stage.trial_call(key, node.metrics.values()) == "likelihood"
+                node.stage.choose_trial_call(key, node.metrics.values()) == "likelihood"
             )
             if weighs and models[role].thinking == "allowed":
                 raise ConfigError(f"metrics.{name}.{key}, role {role!r}: {LIKELIHOOD_PROBLEM}")
@@ -65,10 +65,10 @@ def check_models(nodes: Sequence[GraphNode], models: Mapping[str, ModelConfig]) 
                 require_extra("judges", f"metrics.{name}.replies=json")
         for name, metric in node.metrics.items() if node.roles else ():
             role = next(iter(node.roles.values()))
-            refusal = node.stage.unsupported_option(metric, FAMILIES[models[role].family])
+            refusal = node.stage.explain_unsuitable_model(metric, FAMILIES[models[role].family])
             if refusal is not None:
                 raise ConfigError(
-                    f"metrics.{name}: the model of role {role!r} is a {models[role].family}, which {refusal}"
+                    f"metrics.{name}: the model for role {role!r} is a {models[role].family}, which {refusal}"
                 )
 
 
@@ -78,15 +78,15 @@ def _check_model(where: str, kind: str, node: GraphNode, key: str, models: Mappi
         roles = ", ".join(models) or "none"
         raise ConfigError(
             f"{where}: no model has the role {role!r}; the sweep's roles are {roles}; "
-            f"add it, as in +model@models.{role}=NAME with a name of conf/model (docs/models.md)"
+            f"add it with +model@models.{role}=NAME, where NAME is a file in conf/model (docs/models.md)"
         )
     family, engine = models[role].family, models[role].engine
-    call = node.stage.needed_call(key, node.metrics.values(), FAMILIES[family])
+    call = node.stage.choose_needed_call(key, node.metrics.values(), FAMILIES[family])
     if call not in FAMILIES[family].select_loaders(models[role]):
         served = f"a {family} on {engine}" if call in FAMILIES[family].calls else f"a {family}"
         raise ConfigError(
-            f"{where}: {kind} needs a {list_families_serving(call)} model, but the model of role {role!r} is {served}; "
-            "use such a model"
+            f"{where}: {kind} needs a {list_families_serving(call)} model, but the model for role {role!r} is "
+            f"{served}; use such a model"
         )
     if call == "likelihood" and models[role].thinking == "allowed":
         raise ConfigError(f"{where}, role {role!r}: {LIKELIHOOD_PROBLEM}")
@@ -121,19 +121,19 @@ def check_image_inputs(nodes: Sequence[GraphNode], models: Mapping[str, ModelCon
         _check_views(node, role, model, clips)
         if clips.shown != "video" and FAMILIES[model.family].reads_videos:
             raise ConfigError(
-                f"clips.shown: the model of role {role!r} is a {model.family}, which sees a video as a whole, but "
+                f"clips.shown: the model for role {role!r} is a {model.family}, which sees a video as a whole, but "
                 f"clips.shown={clips.shown}; set clips.shown=video and clips.rate=2"
             )
         if clips.shown == "video" and not takes_videos(model):
             raise ConfigError(
-                f"clips.shown: video requires a model that takes videos, but the model of role {role!r} is "
+                f"clips.shown: video requires a model that takes videos, but the model for role {role!r} is "
                 f"{model.checkpoint}; set clips.shown=each or clips.shown=grid, or use another model (a Qwen2-VL or "
-                "Qwen2.5-VL of family vlm on engine=transformers, or VideoAlign)"
+                "Qwen2.5-VL with family=vlm and engine=transformers, or VideoAlign)"
             )
 
 
 def _check_views(node: GraphNode, role: str, model: ModelConfig, clips: Clips) -> None:
-    """Raise ConfigError if two images are compared but are videos, or if a model cannot take both at once."""
+    """Raise ConfigError if the images to be compared are videos, or if a model cannot take all of them at once."""
     comparing = list_source_metrics(node.metrics)
     triple = [name for name, metric in node.metrics.items() if not TRIPLE_VIEWS.isdisjoint(metric.views)]
     showing = triple or [name for name, metric in node.metrics.items() if not DOUBLE_VIEWS.isdisjoint(metric.views)]
@@ -147,9 +147,9 @@ def _check_views(node: GraphNode, role: str, model: ModelConfig, clips: Clips) -
         raise ConfigError(f"clips.shown: metrics.{showing[0]} compares images, not videos; set clips.shown=each")
     if showing and not takes_several_images(model):
         raise ConfigError(
-            f"metrics.{showing[0]}: it shows a model {words} in one question, but the model of role {role!r}, "
-            f"{model.checkpoint}, takes one image; use a model that takes several, such as a Qwen2.5-VL of family vlm, "
-            "or a service of family openai (docs/models.md)"
+            f"metrics.{showing[0]}: it shows a model {words} in one question, but the model for role {role!r}, "
+            f"{model.checkpoint}, takes one image; use a model that takes several, such as a Qwen2.5-VL with "
+            "family=vlm, or a service with family=openai (docs/models.md)"
         )
     limit = find_image_limit(model)
     if showing and limit is not None and limit < needed:
@@ -168,7 +168,7 @@ def make_node_name(stage: type[Stage], metric: Metric) -> str:
 
 
 def _merge_roles(stage: type[Stage], metrics: Mapping[str, Metric]) -> dict[str, str]:
-    """Return the roles of a node's models by option; raise ConfigError if metrics set an option to several roles."""
+    """Return the roles of a node's models by option; raise ConfigError if metrics set an option to different roles."""
     roles: dict[str, str] = {}
     for key in stage.calls:
         named = list(dict.fromkeys(metric.roles[key] for metric in metrics.values() if key in metric.roles))
@@ -189,17 +189,20 @@ def check_chain(name: str, metric: Metric) -> None:
     for stage_name in metric.chain:
         if stage_name not in STAGES:
             raise ConfigError(
-                f"{where} has the unknown stage {stage_name!r}; the stages are {', '.join(order)}; correct it"
+                f"{where} has the unknown stage {stage_name!r}; the stages are {', '.join(order)}; replace it"
             )
     if list(metric.chain) != sorted(metric.chain, key=order.index) or metric.chain[-1:] != (metric.final_stage,):
-        raise ConfigError(f"{where} is {', '.join(metric.chain)}; expected the order {', '.join(order)}; correct it")
+        raise ConfigError(
+            f"{where} is {', '.join(metric.chain)}; expected the order {', '.join(order)}; put its stages in this "
+            f"order, ending with {metric.final_stage}"
+        )
     stages = [STAGES[stage_name] for stage_name in metric.chain]
     for stage in stages:
         if not isinstance(metric, stage.metric_type):
             raise ConfigError(
                 f"{where} has the stage {stage.name}, which requires a {stage.metric_type.__name__}; implement it"
             )
-        absent = [other for other in stage.input_stages(metric) if other not in metric.chain]
+        absent = [other for other in stage.list_input_stages(metric) if other not in metric.chain]
         if absent:
             raise ConfigError(
                 f"{where} has the stage {stage.name} without {', '.join(absent)}, which it reads; add them"

@@ -1,4 +1,4 @@
-"""Base class of stages whose model writes text about each image, encoding each image once for all metrics."""
+"""Base class for stages whose model writes text about each image, encoding each image once for all metrics."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ class PreprocessedImage(NamedTuple):
 
 
 class ImageTask(NamedTuple):
-    """One image about which the model writes for one metric."""
+    """An image that the model writes about, for one metric."""
 
     metric: str
     questions: Any
@@ -52,7 +52,7 @@ class ImageTask(NamedTuple):
 
 
 class ImageWritingStage(ImagesStage):
-    """Base class of stages whose model writes about images; a row with several images gets an output for each."""
+    """Base class for stages whose model writes about images; a row with several images gets an output for each."""
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)
@@ -67,7 +67,7 @@ class ImageWritingStage(ImagesStage):
 
     @abstractmethod
     def columns(self, results: Sequence[Any]) -> dict[str, Any]:
-        """Return the stage's columns of one row by name, given the results for the row's images."""
+        """Return one row's values for the stage's columns, by name, given the results for the row's images."""
 
     def run_tasks(self, tasks: Sequence[ImageTask], features: Sequence[Any]) -> ProgramResults[Any]:
         """Run the program of each task, and return the results; `features` contains the encoded views of all images."""

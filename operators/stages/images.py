@@ -1,4 +1,4 @@
-"""Base class of stages that look at images: decodes them, and reuses rows from earlier cells."""
+"""Base class for stages that look at images: decodes them, and reuses rows from earlier cells."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,14 +20,14 @@ RowKey = tuple[str | None, str, str]
 
 
 class QuestionsByPrompt(Protocol):
-    """Protocol of a metric's questions about images, which may depend on the prompt."""
+    """Protocol for a metric's questions about images, which may depend on the prompt."""
 
     def digest(self, prompt_id: str | None) -> str | None:
         """Return the digest of the questions about images of this prompt, or None if the prompt is unknown."""
 
 
 class PromptIndependentQuestions:
-    """Stands for the questions of a metric that measures every image in the same way, whatever its prompt."""
+    """Stand-in for the questions of a metric that measures every image in the same way, whatever its prompt."""
 
     def digest(self, prompt_id: str | None) -> str:
         return rows.digest_inputs()  # the same for all prompts: the cell's recipe has everything else
@@ -48,7 +48,7 @@ class EarlierRows:
     """Index of one metric's rows in earlier cells, by prompt, image and other inputs (RowKey)."""
 
     def __init__(self, tables: Sequence[pa.Table]) -> None:
-        """Index the rows without an error; `tables` must be sorted from newest to oldest."""
+        """Index the rows that have no error; `tables` must be sorted from newest to oldest."""
         # From the oldest to the newest, so that a newer row replaces an older one of the same key.
         self.table = pa.concat_tables([each.replace_schema_metadata(None) for each in reversed(tables)])
         keys = zip(
@@ -60,7 +60,7 @@ class EarlierRows:
     def select_reused(self, found: Mapping[int, tuple[int, ImageRow]]) -> "ReusedRows":
         """Return the earlier rows that a shard can reuse, with the ids that the images have in this shard.
 
-        `found` maps each position in the shard to the number of the earlier row and the image's ids in the shard.
+        `found` maps each position in the shard to the index of the earlier row and the image's ids in the shard.
         """
         table = self.table.take(pa.array([number for number, _ in found.values()], pa.int64()))
         for field, name in enumerate(ImageRow._fields):
@@ -90,7 +90,7 @@ class PreparedShard(NamedTuple):
 
 
 class ImagesStage(RowStage):
-    """Base class of stages that answer questions about images, for a whole shard at once or row by row."""
+    """Base class for stages that answer questions about images, for a whole shard at once or row by row."""
 
     row_kind: ClassVar[RowKind] = "images"
     masks: ClassVar[bool] = False
@@ -109,7 +109,7 @@ class ImagesStage(RowStage):
         """Return each metric's questions about the shard's images; by default they do not depend on the prompts."""
         return dict.fromkeys(inputs.metrics, PromptIndependentQuestions())
 
-    def input_digest(self, questions: Any, row: ImageRow, position: int, sources: str | None) -> str | None:
+    def compute_input_digest(self, questions: Any, row: ImageRow, position: int, sources: str | None) -> str | None:
         """Return the digest of a row's inputs except the image itself; None if the prompt is unknown.
 
         `position` is the row's position in the shard. `sources` is the digest of its sources and mask, if the stage
@@ -141,7 +141,7 @@ class ImagesStage(RowStage):
 
         def is_known(position: int, row: ImageRow, image_digest: str, sources: str | None) -> bool:
             for name, index in earlier.items():
-                digest = self.input_digest(questions[name], row, position, sources)
+                digest = self.compute_input_digest(questions[name], row, position, sources)
                 number = index.numbers.get((row.prompt_id, image_digest, digest or ""))
                 if number is not None:
                     found[name][position] = number, row
@@ -205,16 +205,16 @@ class ImagesStage(RowStage):
             of_row = [next(left) for _ in range(count)]
             failed = error or next((result for result in of_row if isinstance(result, RowError)), None)
             if failed is not None:
-                record = row.row(error=rows.error_value(failed), image_digest=image_digest)
+                record = row.make_row(error=rows.error_to_dict(failed), image_digest=image_digest)
             else:
-                digest = self.input_digest(questions, row, position, source)
-                record = row.row(**columns(of_row), image_digest=image_digest, basis=digest)
+                digest = self.compute_input_digest(questions, row, position, source)
+                record = row.make_row(**columns(of_row), image_digest=image_digest, basis=digest)
             records.append(record)
         return rows.table(records, self.schema)
 
 
 class PixelsStage(ImagesStage):
-    """Base class of stages that measure pixels without a model: their preprocessing returns the measurements."""
+    """Base class for stages that measure pixels without a model: their preprocessing returns the measurements."""
 
     column: ClassVar[str]
     """Column of the table that contains the measurements of a row's images."""

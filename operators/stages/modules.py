@@ -27,17 +27,17 @@ from plumbline.operators.stages.stage import StageOptions
 
 @runtime_checkable
 class ModuleMetric(VqaMetric, Protocol):
-    """Protocol of metrics whose questions are statements that modules check."""
+    """Protocol for metrics whose questions are statements that modules check."""
 
-    def query_options(self) -> dict[str, Any]:
-        """Return, by name, all options that determine the queries, except questions and models."""
+    def list_query_options(self) -> dict[str, Any]:
+        """Return all options that determine the queries, except questions and models."""
 
-    def image_queries(self, text: str) -> tuple[ImageQuery, ...]:
-        """Return the calls to models whose results together answer one question (a statement of a program)."""
+    def list_image_queries(self, text: str) -> tuple[ImageQuery, ...]:
+        """Return the queries that together answer the question `text`, which is one statement of a program."""
 
 
 class ModulesStage(QuestionedImagesStage):
-    """Stage that turns images and questions into observations (schema MODULES).
+    """Stage that turns images and questions into observations (schema MODULE_ANSWERS).
 
     Each image is decoded once and each query is computed once. Each model preprocesses only the images that it is asked
     about.
@@ -45,7 +45,7 @@ class ModulesStage(QuestionedImagesStage):
 
     name = "modules"
     version = 1
-    schema = schemas.MODULES
+    schema = schemas.MODULE_ANSWERS
     metric_type = ModuleMetric
     calls: ClassVar = {"model": "likelihood", "detector": "detect", "reader": "ocr"}
     optional_calls = frozenset(calls)
@@ -53,14 +53,14 @@ class ModulesStage(QuestionedImagesStage):
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
-        return {"asking": metric.query_options()}
+        return {"asking": metric.list_query_options()}
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)
         self.models = models
 
     def preprocess(self, image: Image.Image, edit: Edit | None = None) -> Image.Image:
-        """Return the image unchanged, because preprocessing a whole shard for three models would exhaust the memory."""
+        """Return the image unchanged, because preprocessing a whole shard for three models would exhaust memory."""
         return image
 
     def measure(self, images: PreparedImages, questions: Mapping[str, QuestionIndex]) -> Mapping[str, pa.Table]:
@@ -69,7 +69,7 @@ class ModulesStage(QuestionedImagesStage):
         for first in range(0, len(images.pixels), self.options.image_batch):
             window = range(first, min(first + self.options.image_batch, len(images.pixels)))
             asked = [
-                (image, of_metric[image], question, self.metrics[name].image_queries(question.vqa_prompt.text))
+                (image, of_metric[image], question, self.metrics[name].list_image_queries(question.vqa_prompt.text))
                 for name, of_metric in answers.items()
                 for image in window
                 for question in of_metric[image].questions
@@ -79,7 +79,7 @@ class ModulesStage(QuestionedImagesStage):
                 wanted = dict.fromkeys(
                     (image, query) for image, *_, queries in asked for query in queries if query.model == model
                 )
-                seen |= self._run_queries(model, list(wanted), images.pixels)
+                seen |= self.run_queries(model, list(wanted), images.pixels)
             for image, of_image, question, queries in asked:
                 results = [seen[image, query] for query in queries]
                 error = next((result for result in results if isinstance(result, RowError)), None)
@@ -96,9 +96,10 @@ class ModulesStage(QuestionedImagesStage):
     def _sum_usage(self) -> Usage:
         return reduce(Usage.plus, (getattr(model, "usage", Usage()) for model in self.models.values()), Usage())
 
-    def _run_queries(
+    def run_queries(
         self, name: str, wanted: Sequence[tuple[int, ImageQuery]], images: Sequence[Image.Image]
     ) -> dict[tuple[int, ImageQuery], QueryResult | RowError]:
+        """Return the result of each query for the model `name`; a query is a pair with the index of its image."""
         model = self.models[name]
 
         def encode_batch(batch: Sequence[int]) -> Sequence[Any]:

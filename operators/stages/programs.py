@@ -70,7 +70,7 @@ def generate_from_images(
 ) -> Sequence[Reply]:
     """Return the model's replies about images; a failing request does not affect the other requests.
 
-    Raises the error if no later request can succeed, for example because the device is lost.
+    Raises the model's error if no later request can succeed, for example because the device is lost.
     """
     try:
         return call_and_count(lambda batch: model.generate_from_images(features, batch), requests)

@@ -1,4 +1,4 @@
-"""Finds the questions that a benchmark ships for a prompt, and makes questions about texts in images."""
+"""Finds the questions that a benchmark ships for a prompt, and makes questions about the text in images."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,14 +15,14 @@ from plumbline.operators.metrics.writing import WrittenQuestion, assign_ids
 
 NO_QUESTIONS_SENT_ERROR = RowError(
     "no_questions",
-    "no questions came with the prompt, and the pack has no prompt with this text, or several; send a list of "
+    "no questions came with the prompt, and the pack has no prompt, or several prompts, with this text; send a list of "
     "questions, or correct the prompt",
 )
-"""Error of a prompt that comes without questions, in a call to the scorer or a request to a service."""
+"""Error for a prompt that comes without questions, in a call to the scorer or a request to a service."""
 ONLY_TEXTS_ERROR = RowError(
     "no_questions",
-    "the benchmark ships only texts that images of the prompt should contain, which the metric text checks; add "
-    "questions, or leave the metric out",
+    "the benchmark has no questions about the prompt, only texts for the metric `text`; add questions, or leave the "
+    "metric out",
 )
 
 
@@ -39,7 +39,7 @@ class PackIndex:
             self.ids_by_text[collapse_spaces(asked[0]["prompt"])].append(prompt_id)
 
     def find_id(self, prompt_id: str, text: str) -> str | RowError:
-        """Return the id under which the pack has a prompt's questions, or an error if it has none.
+        """Return the id under which the pack lists a prompt's questions, or an error if the pack has none.
 
         The id is `prompt_id` if the pack's prompt with this id has the same text (except for white space). Otherwise it
         is the id of the only prompt with this text.
@@ -73,11 +73,14 @@ def select_questions(prompts: pa.Table, pack: PackIndex, metric: PackedMetric) -
 def _select_usable_rows(
     packed: Sequence[Mapping[str, Any]], metric: PackedMetric
 ) -> Sequence[Mapping[str, Any]] | RowError:
-    """Return a prompt's questions, without texts that the image should show; an error if the metric cannot use them."""
-    asked = [row for row in packed if not _is_text(row)]
+    """Return a prompt's questions, except those about the text in the image.
+
+    Returns an error if there are no other questions, or if the metric cannot use them.
+    """
+    asked = [row for row in packed if not _is_text_row(row)]
     if not asked:
         return ONLY_TEXTS_ERROR
-    refusal = metric.refusal_of_pack({len(row["choices"]) for row in asked if row.get("error") is None})
+    refusal = metric.explain_pack_refusal({len(row["choices"]) for row in asked if row.get("error") is None})
     return (
         asked
         if refusal is None
@@ -85,7 +88,7 @@ def _select_usable_rows(
     )
 
 
-def _is_text(row: Mapping[str, Any]) -> bool:
+def _is_text_row(row: Mapping[str, Any]) -> bool:
     return row.get("kind") == TEXT_KIND and row.get("answer") is not None and not row.get("choices")
 
 
@@ -104,7 +107,7 @@ def make_text_questions(prompts: pa.Table, pack: PackIndex, metric: TextInImageM
         questions = (
             check_prompt(text)
             or error
-            or metric.make_questions(text, [row["answer"] for row in packed if _is_text(row)])
+            or metric.make_questions(text, [row["answer"] for row in packed if _is_text_row(row)])
         )
         written = questions if isinstance(questions, RowError) else assign_ids(questions)
         records += [{**row, "prompt_id": prompt_id, "prompt": text} for row in make_question_rows(written)]
@@ -120,5 +123,5 @@ def read_prompts(prompts: pa.Table) -> Iterator[tuple[str, str]]:
 def make_question_rows(written: Sequence[WrittenQuestion] | RowError) -> list[dict[str, Any]]:
     """Return the questions as rows without a prompt_id, or a single row with the error."""
     if isinstance(written, RowError):
-        return [{"error": rows.error_value(written)}]
+        return [{"error": rows.error_to_dict(written)}]
     return [question._asdict() for question in written]

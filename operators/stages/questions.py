@@ -29,24 +29,24 @@ WrittenRows = Mapping[str, Sequence[Mapping[str, Any]]]
 
 @runtime_checkable
 class QuestionMetric(Protocol):
-    """Protocol of metrics with questions: written by a model, shipped by the benchmark, or made from given texts."""
+    """Protocol for metrics with questions, which are written by a model, shipped by a benchmark or made from texts."""
 
-    def question_options(self) -> dict[str, Any]:
-        """Return, by name, all options that determine the questions, except the writer and the pack's content."""
+    def list_question_options(self) -> dict[str, Any]:
+        """Return all options that determine the questions, except the writer and the pack's content."""
 
 
 class QuestionWritingMetric(QuestionMetric, Protocol):
-    """Protocol of metrics that write their questions, with or without a model."""
+    """Protocol for metrics that write their questions, with or without a model."""
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]] | Writing[list[WrittenQuestion] | RowError]:
-        """Request the questions about a prompt and return them; a program that makes no requests needs no model.
+        """Request the questions about a prompt and return them; a metric that makes no requests needs no model.
 
-        Raise UnreadableReply if there are none, or return an error if the prompt cannot have any.
+        Raise UnreadableReply if the reply contains no questions. Return an error if the prompt cannot have questions.
         """
 
 
 class PreparedPrompts(NamedTuple):
-    """A shard's prompts, with the questions about their texts that are already known."""
+    """A shard's prompts, and the questions that are already known for the texts of these prompts."""
 
     prompts: pa.Table
     written: Mapping[str, WrittenRows]
@@ -70,12 +70,12 @@ class QuestionsStage(RowStage):
     side_by_side = True
 
     @classmethod
-    def benchmark_parts(cls, metric: Metric) -> tuple[BenchmarkPart, ...]:
+    def list_benchmark_parts(cls, metric: Metric) -> tuple[BenchmarkPart, ...]:
         return ("pack",) if takes_questions(metric) else ()
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
-        return {"kind": metric.kind, **metric.question_options()}
+        return {"kind": metric.kind, **metric.list_question_options()}
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         self.metrics = metrics
@@ -89,7 +89,9 @@ class QuestionsStage(RowStage):
         return PreparedPrompts(inputs.rows, kept, pack)
 
     def refuse(self, inputs: Inputs, error: RowError) -> PreparedPrompts:
-        refused = {text or "": [{"error": rows.error_value(error)}] for text in inputs.rows.column("text").to_pylist()}
+        refused = {
+            text or "": [{"error": rows.error_to_dict(error)}] for text in inputs.rows.column("text").to_pylist()
+        }
         return PreparedPrompts(inputs.rows, dict.fromkeys(inputs.metrics, refused))
 
     def compute(self, prepared: PreparedPrompts) -> Mapping[str, pa.Table]:
@@ -114,17 +116,17 @@ def write_questions(
     kept = kept or {}
     asked = list(read_prompts(prompts))
     new = [text for text in dict.fromkeys(text for _, text in asked) if text not in kept]
-    ran = run_programs([_write_or_error(text, metric) for text in new], partial(generate, model))
+    ran = run_programs([_request_questions(text, metric) for text in new], partial(generate, model))
     written = {**kept, **dict(zip(new, map(make_question_rows, ran.results), strict=True))}
     records = [{**row, "prompt_id": prompt_id, "prompt": text} for prompt_id, text in asked for row in written[text]]
     table = rows.attach_usage(rows.table(records, schemas.QUESTIONS), ran.usage)
     return rows.attach_kept_count(table, sum(record["prompt"] in kept for record in records))
 
 
-def _write_or_error(text: str, metric: QuestionWritingMetric) -> Writing[Sequence[WrittenQuestion] | RowError]:
+def _request_questions(text: str, metric: QuestionWritingMetric) -> Writing[Sequence[WrittenQuestion] | RowError]:
     """Ask the metric's language model for a prompt's questions; return them or an error.
 
-    It is an error if the prompt is unusable, or if the model writes no question.
+    It is an error if the prompt is unusable, or if the model writes no questions.
     """
     if (problem := check_prompt(text)) is not None:
         return problem
@@ -135,7 +137,7 @@ def _write_or_error(text: str, metric: QuestionWritingMetric) -> Writing[Sequenc
 
 
 def select_reusable_questions(earlier: Sequence[pa.Table]) -> WrittenRows:
-    """Return the rows of earlier tables (newest first) by prompt text, without retryable errors."""
+    """Return the rows of earlier tables (newest first), keyed by prompt text; skip prompts with a retryable error."""
     kept: WrittenRows = {}
     for table in earlier:
         by_prompt: dict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)

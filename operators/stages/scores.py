@@ -21,21 +21,28 @@ from plumbline.operators.metrics.modules import QueryResult
 from plumbline.operators.metrics.parsing import shorten
 from plumbline.operators.metrics.writing import WrittenQuestion, is_asked
 from plumbline.operators.models.calls import Box
-from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, StaleInput, Upstream, cache_upstream
+from plumbline.operators.stages.stage import (
+    Inputs,
+    Stage,
+    StageOptions,
+    StaleInputError,
+    UpstreamTables,
+    cache_upstream,
+)
 
 STALE_QUESTIONS_REASON = "the questions that it was computed from have been rewritten"
 
 
 @runtime_checkable
 class ImageCombiningMetric(Protocol):
-    """Protocol of metrics with their own way of combining the scores of a row's images; other metrics use the mean."""
+    """Protocol for metrics with their own way of combining the scores of a row's images; other metrics use the mean."""
 
     def combine_images(self, images: Sequence[Scored]) -> Scored:
         """Return the score of a row with several images, given the score of each image."""
 
 
 class PreparedScores(NamedTuple):
-    """The tables from which one metric's scores of a shard are computed."""
+    """The tables from which one metric's scores for a shard are computed."""
 
     measured: pa.Table
     """Table with a row for each image."""
@@ -56,16 +63,16 @@ class ScoresStage(Stage):
     metric_type = Metric
 
     @classmethod
-    def input_stages(cls, metric: Metric) -> tuple[str, ...]:
+    def list_input_stages(cls, metric: Metric) -> tuple[str, ...]:
         return metric.scored_from
 
     @classmethod
     def recipe(cls, name: str, metric: Metric) -> dict[str, Any]:
-        return {"name": name, "kind": metric.kind, **metric.score_options()}
+        return {"name": name, "kind": metric.kind, **metric.list_score_options()}
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         self.metrics: Mapping[str, Metric] = metrics
-        self._written = cache_upstream(_read_written)
+        self._written = cache_upstream(_index_questions)
 
     def prepare(self, inputs: Inputs) -> Mapping[str, PreparedScores]:
         prepared = {}
@@ -77,7 +84,7 @@ class ScoresStage(Stage):
             if "questions" in upstream:
                 written = self._written(*map(upstream.get, ("questions", "entailment", "priors")))
                 if not written.matches(measured):
-                    raise StaleInput(first.names[0], "the questions that it answers have been rewritten")
+                    raise StaleInputError(first.names[0], "the questions that it answers have been rewritten")
             prepared[name] = PreparedScores(measured, written)
         return prepared
 
@@ -102,7 +109,7 @@ def _score_row(row: Mapping[str, Any], written: "WrittenIndex | None", metric: M
         return _score_calls(row, metric, combine)
     error = written.find_error(row["prompt_id"], {answer["question_id"] for answer in row["answers"]})
     if error is not None:
-        return {"error": rows.error_value(error)}
+        return {"error": rows.error_to_dict(error)}
     images = [Evidence(image, _join_answers(image, written)) for image in rows.split_by_image(row)]
     scored = combine([metric.score(evidence) for evidence in images])
     return {**_make_score_columns(scored), "basis": written.bases[row["prompt_id"]]}
@@ -111,10 +118,10 @@ def _score_row(row: Mapping[str, Any], written: "WrittenIndex | None", metric: M
 def _score_calls(
     row: Mapping[str, Any], metric: Metric, combine: Callable[[Sequence[Scored]], Scored]
 ) -> dict[str, Any]:
-    """Return, by column, the score and details of a row without questions; a judge may have been called several times.
+    """Return the score and details of a row without questions, keyed by column.
 
-    Unreadable replies and replies without a score do not count in an image's mean if other replies have one. A call has
-    a score only if it has one for all images.
+    A judge may have been called several times. Unreadable replies and replies without a score are left out of an
+    image's mean if other replies have a score. The score of a call in `asks` is None if a reply in it is unreadable.
     """
     images, means = [], []
     for calls in rows.split_by_call(row):
@@ -137,26 +144,28 @@ def _make_score_columns(scored: Scored) -> dict[str, Any]:
         "ratings": None if scored.ratings is None else [rating._asdict() for rating in scored.ratings],
         "rationale": scored.rationale,
         "elements": None if scored.elements is None else [element._asdict() for element in scored.elements],
-        "error": rows.error_value(scored.error),
+        "error": rows.error_to_dict(scored.error),
     }
 
 
-def _read_written(questions: Upstream, entailment: Upstream | None, priors: Upstream | None) -> "WrittenIndex":
-    """Return the questions of all prompts, with the probabilities of entailment and the priors, if there are any.
+def _index_questions(
+    questions: UpstreamTables, entailment: UpstreamTables | None, priors: UpstreamTables | None
+) -> "WrittenIndex":
+    """Return the questions of all prompts, with their entailment probabilities and priors, if there are any.
 
-    Raise StaleInput if a cell of entailment or priors was computed from other questions.
+    Raise StaleInputError if a cell with entailments or priors was computed from other questions.
     """
     asked, entailments = questions.read_each(), None
     if entailment is not None:
         entailed = entailment.read_each()
         for name, of_questions, of_entailment in zip(entailment.names, asked, entailed, strict=True):
             if not _list_question_keys(of_questions) <= _list_question_keys(of_entailment):
-                raise StaleInput(name, STALE_QUESTIONS_REASON)
+                raise StaleInputError(name, STALE_QUESTIONS_REASON)
         entailments = pa.concat_tables([entailment.schema.empty_table(), *entailed])
     index = WrittenIndex(pa.concat_tables([questions.schema.empty_table(), *asked]), entailments)
     for name, prior in zip(priors.names, priors.read_each(), strict=True) if priors is not None else ():
         if not index.matches(prior):
-            raise StaleInput(name, STALE_QUESTIONS_REASON)
+            raise StaleInputError(name, STALE_QUESTIONS_REASON)
         index.add_priors(prior)
     return index
 
@@ -166,7 +175,7 @@ def _list_question_keys(table: pa.Table) -> set[tuple[str, str | None]]:
 
 
 class WrittenIndex:
-    """The questions of all prompts, with the probabilities of entailment if these were computed."""
+    """The questions of all prompts, with their entailment probabilities if these were computed."""
 
     def __init__(self, questions: pa.Table, entailments: pa.Table | None) -> None:
         self.questions: dict[str, list[WrittenQuestion]] = {}
@@ -213,7 +222,7 @@ class WrittenIndex:
 
     @cached_property
     def _question_digests(self) -> dict[str, str]:
-        """Return a digest of each prompt's asked questions, by prompt_id, as in the column `basis` of answers."""
+        """Digest of the questions asked about each prompt, by prompt_id, as in the `basis` column of answers."""
         return {
             prompt_id: rows.digest_inputs(*(one.question_id for one in written if is_asked(one.keep)))
             for prompt_id, written in self.questions.items()
@@ -235,7 +244,7 @@ class WrittenIndex:
 
 
 def digest_score_inputs(questions: pa.Table, entailments: pa.Table | None) -> dict[str, str]:
-    """Return, by prompt_id, a digest of the questions and entailments that determine the prompt's scores."""
+    """Map each prompt_id to a digest of the questions and entailments that determine the prompt's scores."""
     p_entail: dict[tuple[str, str], float] = {}
     if entailments is not None:
         names, questions_of, likely = (

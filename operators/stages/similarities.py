@@ -1,4 +1,4 @@
-"""The similarities stage, which computes how well each image matches its prompt, or an edit its source."""
+"""The similarities stage, which computes how well each image matches its prompt, or each edited image its source."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,15 +13,22 @@ from plumbline.operators.base.batches import isolate
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.images.preparing import Edit, PreparedImages
 from plumbline.operators.images.rows import CAPTION_COLUMNS, ImageRow
-from plumbline.operators.models.calls import Compares, ComparisonResult, Measure, Pair, PixelRule, SimilarityModel
+from plumbline.operators.models.calls import (
+    ComparisonResult,
+    ComparisonTarget,
+    Measure,
+    Pair,
+    PixelRule,
+    SimilarityModel,
+)
 from plumbline.operators.models.family import Family
 from plumbline.operators.stages.images import ImagesStage, select_images_of_view
-from plumbline.operators.stages.stage import Inputs, StageOptions, cache_upstream, find_text, texts_of
+from plumbline.operators.stages.stage import Inputs, StageOptions, cache_upstream, find_text, read_prompt_texts
 
 
 @runtime_checkable
 class SimilarityMetric(Protocol):
-    """Protocol of metrics that compare images with texts or sources."""
+    """Protocol for metrics that compare images with texts or sources."""
 
     @property
     def pixels(self) -> PixelRule:
@@ -32,15 +39,15 @@ class SimilarityMetric(Protocol):
         """Name of the number that the model returns for a comparison, such as `cosine`."""
 
     @property
-    def compares(self) -> Compares:
+    def compares(self) -> ComparisonTarget:
         """What images are compared with, such as `prompt` (their prompts) or `source` (the images before an edit)."""
 
     @property
     def captions(self) -> tuple[str, ...]:
         """Names of the columns whose texts are compared with the images; empty if the prompts are compared."""
 
-    def similarity_options(self) -> dict[str, str]:
-        """Return all options that determine the comparison, for the keys of cells."""
+    def list_similarity_options(self) -> dict[str, str]:
+        """Return all options that determine the comparison, for use in cell keys."""
 
     def text(self, prompt: str) -> str:
         """Return the text to compare with the prompt's images."""
@@ -58,7 +65,7 @@ class PromptTexts(NamedTuple):
     captions: Mapping[str, Sequence[Any]] = {}
     """Captions of the shard's rows, by column."""
 
-    def texts(self, prompt_id: str | None, position: int) -> TextsOrError:
+    def find_texts(self, prompt_id: str | None, position: int) -> TextsOrError:
         """Return the texts for the row at index `position` of the shard, or an error if it has no usable texts."""
         if self.metric.compares in ("source", "image"):
             return ()
@@ -90,10 +97,10 @@ class SimilaritiesStage(ImagesStage):
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
-        return {"asking": {"kind": metric.kind, **metric.similarity_options()}}
+        return {"asking": {"kind": metric.kind, **metric.list_similarity_options()}}
 
     @classmethod
-    def unsupported_option(cls, metric: Any, family: Family[Any]) -> str | None:
+    def explain_unsuitable_model(cls, metric: Any, family: Family[Any]) -> str | None:
         if metric.measure not in family.measures:
             return f"returns {' or '.join(family.measures)}, not {metric.measure}; set another measure or model"
         if metric.compares not in family.compares:
@@ -111,10 +118,10 @@ class SimilaritiesStage(ImagesStage):
         super().__init__(metrics, models, options)
         self.model: SimilarityModel
         self.rules = sorted({metric.pixels for metric in metrics.values()})
-        self._texts = cache_upstream(texts_of)
+        self._texts = cache_upstream(read_prompt_texts)
 
     def preprocess(self, image: Image.Image, edit: Edit | None = None) -> Mapping[PixelRule, Any]:
-        """Return, by preprocessing rule, every view of one image in the form that the model reads."""
+        """Return all views of one image, preprocessed for the model by each rule."""
         model: Any = self.model  # checked before: only models that take several images at once get views of several
 
         def preprocess_view(images: Sequence[Image.Image], rule: PixelRule) -> Any:
@@ -124,7 +131,7 @@ class SimilaritiesStage(ImagesStage):
         return {rule: tuple(preprocess_view(images, rule) for images in views) for rule in self.rules}
 
     def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> Mapping[PixelRule, Any]:
-        """Return a video in the form that the model reads, under the only rule of models that accept videos."""
+        """Return a video, preprocessed for the model by each rule; models that accept videos have only one rule."""
         video = super().preprocess_video(frames, seconds)
         return dict.fromkeys(self.rules, (video,))
 
@@ -133,8 +140,10 @@ class SimilaritiesStage(ImagesStage):
         captions = {name: inputs.rows.column(name).to_pylist() for name in CAPTION_COLUMNS if name in columns}
         return {name: PromptTexts(prompts, self.metrics[name], captions) for name in inputs.metrics}
 
-    def input_digest(self, questions: PromptTexts, row: ImageRow, position: int, sources: str | None) -> str | None:
-        texts = questions.texts(row.prompt_id, position)
+    def compute_input_digest(
+        self, questions: PromptTexts, row: ImageRow, position: int, sources: str | None
+    ) -> str | None:
+        texts = questions.find_texts(row.prompt_id, position)
         if isinstance(texts, RowError):
             return None
         digest = rows.digest_inputs(*texts)
@@ -150,7 +159,7 @@ class SimilaritiesStage(ImagesStage):
         for name, prompts in questions.items():
             metric = prompts.metric
             positions = zip(images.rows, images.row_numbers, strict=True)
-            texts = tuple(prompts.texts(row.prompt_id, position) for row, position in positions)
+            texts = tuple(prompts.find_texts(row.prompt_id, position) for row, position in positions)
             comparison = texts, metric.measure, metric.pixels, metric.compares
             if comparison not in by_comparison:
                 each = [of_row for of_row, count in zip(texts, images.counts, strict=True) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Base classes of stages: the declarations that plans need, and the computation of a shard's tables."""
+"""Base classes for stages: the declarations that plans need, and the computation of a shard's tables."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import pyarrow as pa
 
-from plumbline.operators.base.errors import PlumblineError, RowError, check_prompt, unknown_prompt
+from plumbline.operators.base.errors import PlumblineError, RowError, check_prompt, make_unknown_prompt_error
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.rows import FetchUri
 from plumbline.operators.images.videos import DEFAULT_CLIPS, Clips
@@ -27,20 +27,20 @@ MAX_CACHED_INDICES = 16
 """Maximum number of indices that a stage caches; a benchmark's prompts need one per metric."""
 
 
-class StaleInput(PlumblineError):
-    """Error about a table of another stage that must be recomputed, because its questions have been rewritten."""
+class StaleInputError(PlumblineError):
+    """Error for a table of another stage that must be recomputed, because its questions have been rewritten."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(f"{name}: {message}; run again")
         self.name = name
-        """Name of the stale table in its Upstream."""
+        """Name of the stale table in its UpstreamTables."""
 
 
 @dataclass(frozen=True, slots=True)
-class Upstream:
-    """Tables that a stage reads, loaded when they are needed and joined to one table.
+class UpstreamTables:
+    """Tables that a stage reads, loaded when they are needed and joined into one table.
 
-    Two Upstreams are equal if their names and states are equal.
+    Two instances are equal if their names and states are equal.
     """
 
     names: tuple[str, ...]
@@ -63,13 +63,13 @@ class Inputs(NamedTuple):
     """The shard's own rows; empty for a stage that only reads tables of other stages."""
     metrics: tuple[str, ...]
     """Metrics for which a table is requested."""
-    upstream: Mapping[str, Mapping[str, Upstream]]
-    """Input tables by metric and stage, as declared by `input_stages`."""
-    prompts: Upstream
+    upstream: Mapping[str, Mapping[str, UpstreamTables]]
+    """Input tables by metric and stage, as declared by `list_input_stages`."""
+    prompts: UpstreamTables
     """Columns `prompt_id` and `text` of all prompts that the shard's images may belong to."""
     earlier: Mapping[str, Sequence[pa.Table]] = {}
     """Tables of earlier cells by metric, newest first. Their rows may be reused."""
-    pack: Upstream | None = None
+    pack: UpstreamTables | None = None
     """Questions (schema QUESTIONS) that the benchmark ships, if any."""
 
 
@@ -87,10 +87,10 @@ class StageOptions(NamedTuple):
 
 
 class Stage(ABC):
-    """A kind of table, computed shard by shard for every metric whose chain contains the stage.
+    """A step that computes one kind of table, shard by shard, for every metric whose chain contains the step.
 
-    The class declares what plans need; an instance has loaded the models and computes. Stages that read the shard's own
-    rows are RowStages.
+    The class declares what plans need; an instance holds the loaded models and computes tables. Stages that read the
+    shard's own rows are RowStages.
     """
 
     name: ClassVar[str]
@@ -122,12 +122,12 @@ class Stage(ABC):
     """
 
     @classmethod
-    def input_stages(cls, metric: Any) -> tuple[str, ...]:
+    def list_input_stages(cls, metric: Any) -> tuple[str, ...]:
         """Return the names of the stages, in the metric's chain, whose tables this stage reads."""
         return ()
 
     @classmethod
-    def benchmark_parts(cls, metric: Any) -> tuple[BenchmarkPart, ...]:
+    def list_benchmark_parts(cls, metric: Any) -> tuple[BenchmarkPart, ...]:
         """Return the parts of the benchmark that affect the result, besides the rows and their prompts."""
         return ()
 
@@ -138,7 +138,7 @@ class Stage(ABC):
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
-        """Return, by name, the options of the metric `name` that determine the result, besides models and inputs."""
+        """Return the options of the metric called `name` that determine the result, besides its models and inputs."""
         return {}
 
     @classmethod
@@ -151,7 +151,7 @@ class Stage(ABC):
 
     @classmethod
     def estimate_calls_per_row(cls, metric: Metric, words: float) -> float:
-        """Return an estimate of the model calls for one row of prompts with this mean number of content words."""
+        """Estimate the model calls per row, for prompts with `words` content words on average."""
         if not cls.calls:
             return 0.0
         writer, questions = metric.estimate_calls(words)
@@ -160,16 +160,19 @@ class Stage(ABC):
 
     @classmethod
     def roles(cls, metric: Metric) -> dict[str, str]:
-        """Map each metric option that names a model of this stage to the model's role; the model it runs is first."""
+        """Return the roles of this stage's models, keyed by the metric option that names each model.
+
+        The stage's own model comes first.
+        """
         return {key: metric.roles[key] for key in cls.calls if key in metric.roles}
 
     @classmethod
-    def needed_call(cls, key: str, metrics: Collection[Any], family: Family[Any]) -> Call:
-        """Return the call that a model of this family must serve, if `metrics` use it under this key of `calls`."""
+    def choose_needed_call(cls, key: str, metrics: Collection[Any], family: Family[Any]) -> Call:
+        """Return the call that a model of this family must serve if it is the `key` model of these metrics."""
         return cls.calls[key]
 
     @classmethod
-    def trial_call(cls, key: str, metrics: Collection[Any]) -> Call:
+    def choose_trial_call(cls, key: str, metrics: Collection[Any]) -> Call:
         """Return the call that is sent to a service as a test before the sweep begins.
 
         `key` is the key of the service's model in `calls`, and `metrics` are the metrics that use it.
@@ -177,7 +180,7 @@ class Stage(ABC):
         return cls.calls[key]
 
     @classmethod
-    def unsupported_option(cls, metric: Any, family: Family[Any]) -> str | None:
+    def explain_unsuitable_model(cls, metric: Any, family: Family[Any]) -> str | None:
         """Return the reason why a model of this family cannot serve the metric, or None if it can.
 
         The reason completes a message, such as "returns cosine, not match".
@@ -186,7 +189,7 @@ class Stage(ABC):
 
     @abstractmethod
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
-        """Store the metrics by name, and the loaded models by the metrics' option that names their role."""
+        """Store the metrics by name, and the loaded models by the metric option that names their role."""
 
     @abstractmethod
     def prepare(self, inputs: Inputs) -> Any:
@@ -208,7 +211,7 @@ class RowStage(Stage):
 
     @abstractmethod
     def refuse(self, inputs: Inputs, error: RowError) -> Any:
-        """Return the input of `compute` for rows that all get this error; read only their ids, and no images."""
+        """Return an input for `compute` that gives every row this error. Only the rows' ids are read, no images."""
 
 
 def cache_upstream(method: Callable[..., Any]) -> Any:
@@ -216,14 +219,14 @@ def cache_upstream(method: Callable[..., Any]) -> Any:
     return lru_cache(maxsize=MAX_CACHED_INDICES)(method)
 
 
-def texts_of(prompts: Upstream) -> dict[str, str]:
+def read_prompt_texts(prompts: UpstreamTables) -> dict[str, str]:
     """Return a dictionary from prompt_id to the prompt's text."""
     table = prompts.read().select(["prompt_id", "text"])
     ids, texts = (column.to_pylist() for column in table.columns)
     return {prompt_id: text or "" for prompt_id, text in zip(ids, texts, strict=True)}
 
 
-def read_skills(prompts: Upstream) -> dict[str, list[str]]:
+def read_skills(prompts: UpstreamTables) -> dict[str, list[str]]:
     """Return a dictionary from prompt_id to the names of the prompt's skills."""
     ids, skills = (column.to_pylist() for column in prompts.read().select(["prompt_id", "skills"]).columns)
     return {prompt_id: listed or [] for prompt_id, listed in zip(ids, skills, strict=True)}
@@ -232,5 +235,5 @@ def read_skills(prompts: Upstream) -> dict[str, list[str]]:
 def find_text(prompts: Mapping[str, str], prompt_id: str | None) -> str | RowError:
     """Return the text of a prompt, or an error if it cannot be used."""
     if prompt_id is None or prompt_id not in prompts:
-        return unknown_prompt(prompt_id)
+        return make_unknown_prompt_error(prompt_id)
     return check_prompt(prompts[prompt_id]) or prompts[prompt_id]

@@ -16,16 +16,16 @@ from plumbline.operators.stages.similarities import make_similarity_columns, req
 
 @runtime_checkable
 class TextSimilarityMetric(Protocol):
-    """Protocol of metrics that compare prompts with texts about their images."""
+    """Protocol for metrics that compare prompts with texts about their images."""
 
     @property
-    def read_from(self) -> str:
+    def text_stage(self) -> str:
         """Stage that writes the text: `captions` or `descriptions`."""
 
     def find_synonym_wordnet(self) -> WordNet | None: ...
 
-    def text_similarity_options(self) -> dict[str, Any]:
-        """Return, by name, the options of the comparison; METEOR is used if the metric has no role `embedder`."""
+    def list_text_similarity_options(self) -> dict[str, Any]:
+        """Return the options of the comparison; METEOR is used if the metric has no `embedder` role."""
 
 
 class TextSimilaritiesStage(DerivedStage):
@@ -39,14 +39,14 @@ class TextSimilaritiesStage(DerivedStage):
     optional_calls = frozenset({"embedder"})
 
     @classmethod
-    def input_stages(cls, metric: Any) -> tuple[str, ...]:
-        return (metric.read_from,)
+    def list_input_stages(cls, metric: Any) -> tuple[str, ...]:
+        return (metric.text_stage,)
 
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
-        return {"asking": metric.text_similarity_options()}
+        return {"asking": metric.list_text_similarity_options()}
 
-    def inputs_of_images(
+    def make_image_inputs(
         self, metric: Any, read: Mapping[str, Mapping[str, Any]], text: str | RowError
     ) -> list[Any] | RowError:
         if isinstance(text, RowError):

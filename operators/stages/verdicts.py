@@ -19,24 +19,24 @@ from plumbline.operators.stages.stage import (
     StageOptions,
     cache_upstream,
     find_text,
+    read_prompt_texts,
     read_skills,
-    texts_of,
 )
 
 
 @runtime_checkable
 class JudgingMetric(Protocol):
-    """Protocol of metrics whose judge rates a description of the image instead of the image."""
+    """Protocol for metrics whose judge rates a description of the image instead of the image itself."""
 
-    def verdict_options(self) -> dict[str, Any]:
-        """Return, by name, all options that determine a verdict, except the descriptions and the judge."""
+    def list_verdict_options(self) -> dict[str, Any]:
+        """Return all options that determine a verdict, except the descriptions and the judge."""
 
     def judge_description(self, prompt: str, description: str) -> Writing[Verdict]:
         """Ask the judge how well a description of an image matches the prompt; return the verdict."""
 
 
 class JudgingStage(Stage):
-    """Base class of stages with a judge, which may be asked several times about each image."""
+    """Base class for stages with a judge, which may be asked several times about each image."""
 
     schema = schemas.VERDICTS
     call_unit = "judge"
@@ -44,7 +44,7 @@ class JudgingStage(Stage):
     @classmethod
     def recipe(cls, name: str, metric: Any) -> dict[str, Any]:
         repeated = {"repeats": metric.repeats} if count_repeats(metric) > 1 else {}
-        return {"kind": metric.kind, "asking": metric.verdict_options(), **repeated}
+        return {"kind": metric.kind, "asking": metric.list_verdict_options(), **repeated}
 
     def columns(self, results: Sequence[Verdicts]) -> dict[str, Any]:
         repeats = len(results[0])
@@ -69,10 +69,10 @@ class VerdictsStage(JudgingStage, DerivedStage):
     side_by_side = True
 
     @classmethod
-    def input_stages(cls, metric: Any) -> tuple[str, ...]:
+    def list_input_stages(cls, metric: Any) -> tuple[str, ...]:
         return ("descriptions",)
 
-    def inputs_of_images(
+    def make_image_inputs(
         self, metric: Any, read: Mapping[str, Mapping[str, Any]], text: str | RowError
     ) -> list[Any] | RowError:
         if isinstance(text, RowError):
@@ -85,10 +85,10 @@ class VerdictsStage(JudgingStage, DerivedStage):
 
 @runtime_checkable
 class InspectingMetric(Protocol):
-    """Protocol of metrics whose judge sees the images."""
+    """Protocol for metrics whose judge sees the images."""
 
-    def verdict_options(self) -> dict[str, Any]:
-        """Return, by name, all options that determine a verdict, except the judge."""
+    def list_verdict_options(self) -> dict[str, Any]:
+        """Return all options that determine a verdict, except the judge."""
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict | RowError]:
         """Ask for a verdict on one image, with the questions about its prompt if the chain has any.
@@ -133,16 +133,16 @@ class InspectionsStage(JudgingStage, ImageWritingStage):
     calls: ClassVar = {"judge": "generate_from_images"}
 
     @classmethod
-    def input_stages(cls, metric: Metric) -> tuple[str, ...]:
+    def list_input_stages(cls, metric: Metric) -> tuple[str, ...]:
         return ("questions",) if "questions" in metric.chain else ()
 
     @classmethod
-    def benchmark_parts(cls, metric: Any) -> tuple[BenchmarkPart, ...]:
+    def list_benchmark_parts(cls, metric: Any) -> tuple[BenchmarkPart, ...]:
         return ("skills",) if getattr(metric, "uses_skills", False) else ()
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         super().__init__(metrics, models, options)
-        self._texts = cache_upstream(texts_of)
+        self._texts = cache_upstream(read_prompt_texts)
         self._skills = cache_upstream(read_skills)
         self._written = cache_upstream(lambda questions: WrittenIndex(questions.read(), None))
 
@@ -152,12 +152,12 @@ class InspectionsStage(JudgingStage, ImageWritingStage):
         for name in inputs.metrics:
             questions = inputs.upstream[name].get("questions")
             written = self._written(questions) if questions else None
-            skills = self._skills(inputs.prompts) if self.benchmark_parts(self.metrics[name]) else None
+            skills = self._skills(inputs.prompts) if self.list_benchmark_parts(self.metrics[name]) else None
             prompts[name] = JudgedPrompts(texts, written, skills)
         return prompts
 
     def program(self, task: ImageTask) -> Writing[Verdicts | RowError]:
-        """Return the metric's program for one image, run as often as the metric requires, or the prompt's error."""
+        """Run the metric's program for one image as often as required; return the verdicts or the prompt's error."""
         prompts: JudgedPrompts = task.questions
         text = prompts.find_prompt(task.row.prompt_id)
         if isinstance(text, RowError):

@@ -19,7 +19,7 @@ from plumbline.operators.statistics.bootstrap import (
     compute_student_interval,
 )
 from plumbline.operators.statistics.options import Level, Sampling
-from plumbline.operators.statistics.rounding import choose_step, compute_exact_means, merge_equal, round_to
+from plumbline.operators.statistics.rounding import choose_step, compute_exact_means, merge_equal, round_to_step
 
 Floats = NDArray[np.float64]
 Statistic = Callable[[Floats, Floats], float]
@@ -31,9 +31,9 @@ UNSURE = "unsure"
 
 
 def compute_auroc(human: Floats, metric: Floats) -> float:
-    """Return the probability that, of two images with different labels, the score is higher for the higher label.
+    """Return the probability that, of two images with different labels, the one with the higher label scores higher.
 
-    Equal scores count half. The result is nan if all labels are equal. Raises ValueError for more than two labels.
+    Equal scores count as half. The result is nan if all labels are equal. Raises ValueError for more than two labels.
     """
     labels = np.unique(human)
     if len(labels) > 2:
@@ -96,7 +96,7 @@ def compute_spearman_viescore(human: Floats, metric: Floats, generators: NDArray
     return _average_viescore([STATISTICS["spearman"](human[rows], metric[rows]) for rows in within])
 
 
-def measure_raters_viescore(ratings: pd.DataFrame) -> float:
+def measure_rater_agreement_viescore(ratings: pd.DataFrame) -> float:
     """Return the raters' agreement by `spearman_viescore`, given a long table (unit, generator, rater, rating).
 
     Each rater is compared with the mean of the other raters. The results are averaged over raters and then over
@@ -121,7 +121,7 @@ def _average_viescore(correlations: Sequence[float]) -> float:
 
 
 def krippendorff_alpha(ratings: pd.DataFrame, level: Level) -> float:
-    """Return Krippendorff's alpha of a long table (unit, rater, rating), in [-1, 1]; ratings may be missing.
+    """Return Krippendorff's alpha for a long table (unit, rater, rating), in [-1, 1]; ratings may be missing.
 
     Alpha is nan if no unit has two ratings, or if all ratings of such units are equal, because then raters who agree
     cannot be distinguished from raters who always give the same answer. Source: Krippendorff 2018, Content Analysis,
@@ -140,9 +140,9 @@ def krippendorff_alpha(ratings: pd.DataFrame, level: Level) -> float:
 
 
 def compute_alpha_interval(ratings: pd.DataFrame, sampling: Sampling) -> Interval:
-    """Return the interval of the ordinal `krippendorff_alpha` of a long table (unit, prompt_id, rater, rating).
+    """Return the 95% interval of the ordinal `krippendorff_alpha` for a long table (unit, prompt_id, rater, rating).
 
-    Prompts are resampled, because the units of a prompt are not independent. The interval is undefined if fewer than
+    Prompts are resampled, because the units of one prompt are not independent. The interval is undefined if fewer than
     MIN_DIFFERING_PROMPTS prompts have a rating other than the most common one.
     """
     values = np.unique(ratings["rating"], return_inverse=True)[1]
@@ -159,7 +159,7 @@ def compute_alpha_interval(ratings: pd.DataFrame, sampling: Sampling) -> Interva
     prompts = Prompts(ratings["prompt_id"].drop_duplicates().to_list(), sampling)
     coincidences = np.zeros((prompts.count, *by_unit.shape[1:]))  # (prompts in order of their ids, values, values)
     np.add.at(coincidences, prompt_codes[first][pairable], by_unit / (counts.sum(axis=1) - 1)[:, None, None])
-    drawn = prompts.multiplicities() @ coincidences.reshape(prompts.count, -1)
+    drawn = prompts.draw_multiplicities() @ coincidences.reshape(prompts.count, -1)
     resampled = _compute_ordinal_alphas(drawn.reshape(-1, *coincidences.shape[1:]))
     return compute_student_interval(
         float(_compute_ordinal_alphas(coincidences.sum(axis=0))), resampled, prompts.count, CORRELATIONS
@@ -179,7 +179,7 @@ def _compute_ordinal_alphas(coincidences: Floats) -> Floats:
 
 
 def find_majority_vote(votes: Sequence[str | None]) -> str:
-    """Return the most common vote; `unsure` for a tie or without votes (Gecko, App. D.1)."""
+    """Return the most common vote; `unsure` if there is a tie or no vote (Gecko, App. D.1)."""
     most = multimode(vote for vote in votes if vote is not None)
     return most[0] if len(most) == 1 else UNSURE
 
@@ -210,7 +210,7 @@ def find_reliable_prompts(parts: pd.DataFrame, *, share: float = 0.5) -> set[str
     means = compute_exact_means(owners["variance"].to_numpy(), prompts.ngroup().to_numpy(), prompts.ngroups)
     disagreement = prompts.size().index.to_frame(index=False).assign(variance=means)
     largest = disagreement.groupby(by, dropna=False)["variance"].transform("max")
-    excess = round_to(means - share * largest.to_numpy(np.float64), choose_step(means))
+    excess = round_to_step(means - share * largest.to_numpy(np.float64), choose_step(means))
     disagreement["agrees"] = (excess < 0) | ((largest == 0) & disagreement["variance"].notna())
     n_rated = parts[by].drop_duplicates().shape[0]
     agreed = disagreement.groupby("prompt_id")["agrees"].agg(["all", "count"])

@@ -60,7 +60,7 @@ class Prompts:
         self.rows = np.split(order, np.cumsum(np.bincount(self.codes, minlength=self.count))[:-1])
 
     def describe(self, interval: Interval, scale: Scale | None = None) -> str:
-        """Return text on how the interval of a mean was computed (on a scale, if given), or why it is undefined."""
+        """Describe how the interval of a mean was computed (on a scale, if given), or why it is undefined."""
         if self.count < 2:
             return f"no interval: {self.count} {self.name}, but at least 2 are needed"
         if math.isnan(interval.low):
@@ -78,7 +78,7 @@ class Prompts:
         return len(np.unique(self.codes[inverse != counts.argmax()]))
 
     def interval(self, statistic: Callable[[Longs], float], scale: Scale | None = None) -> Interval:
-        """Return the interval of a statistic of row indices; resamples for which it is undefined are ignored.
+        """Return the interval of a statistic computed from row indices; resamples where it is undefined are ignored.
 
         If a `scale` is given, the interval is computed for the statistic's Fisher transform, so that it stays on the
         scale.
@@ -104,7 +104,7 @@ class Prompts:
             return UNDEFINED_INTERVAL
         if scale is not None:
             return compute_gaffke_interval(numerators, denominators, scale, self.sampling)
-        drawn = self.multiplicities()
+        drawn = self.draw_multiplicities()
         with np.errstate(invalid="ignore"):
             resampled = (drawn @ numerators) / (drawn @ denominators)
         # The skewness is computed to first order, because 200 resamples are by chance too skewed in 2 of 100 cases.
@@ -114,7 +114,7 @@ class Prompts:
         ends = compute_percentile_intervals(resampled[None], np.array([self.count]), np.array([skewness]))
         return Interval(*ends[:, 0].tolist())
 
-    def multiplicities(self) -> Floats:
+    def draw_multiplicities(self) -> Floats:
         """Return a matrix (resamples, prompts) that says how often each resample contains each prompt."""
         random = np.random.default_rng(self.sampling.seed)
         shares = np.full(self.count, 1 / self.count)
@@ -141,13 +141,13 @@ class Prompts:
         sizes = np.diff(np.append(starts, len(order))).astype(np.float64)
         itself = np.diag(sizes)  # a row is not paired with itself
         correct, pairs = hits - itself, np.outer(sizes, sizes) - itself
-        drawn = self.multiplicities()
+        drawn = self.draw_multiplicities()
         with np.errstate(invalid="ignore"):
             resampled = ((drawn @ correct) * drawn).sum(axis=1) / ((drawn @ pairs) * drawn).sum(axis=1)
         return compute_student_interval(float(correct.sum() / pairs.sum()), resampled, self.count, SHARES)
 
     def have_enough_variation(self, *columns: Floats) -> bool:
-        """Return True if every column of values (n,) varies between enough prompts to compute an interval.
+        """Return True if every column of values (n,) varies across enough prompts to compute an interval.
 
         At least MIN_DIFFERING_PROMPTS prompts must have a value other than the column's most common value.
         """
@@ -155,7 +155,7 @@ class Prompts:
 
 
 def compute_student_interval(value: float, resampled: Floats, count: int, scale: Scale | None = None) -> Interval:
-    """Return Student's interval of a statistic of `count` prompts, with the spread of resamples as standard error.
+    """Return Student's t interval for a statistic of `count` prompts; the standard error is the resamples' spread.
 
     The interval is undefined if most resamples are undefined or all are equal. If a `scale` is given, the interval is
     computed for the Fisher transform of the statistic.
@@ -196,7 +196,7 @@ def compute_percentile_intervals(resampled: Floats, counts: Floats, skewness: Fl
 
     Args:
         resampled: The resampled means.
-        counts: Number of prompts of each mean (k,).
+        counts: Number of prompts behind each mean (k,).
         skewness: Skewness of each mean (k,). By default it is computed from the resamples, which requires hundreds.
     """
     ends = np.full((2, len(resampled)), math.nan)
@@ -217,11 +217,11 @@ def compute_percentile_intervals(resampled: Floats, counts: Floats, skewness: Fl
 
 
 def compute_gaffke_interval(numerators: Floats, denominators: Floats, scale: Scale, sampling: Sampling) -> Interval:
-    """Return Gaffke's interval of a mean on a scale, from the sums and sizes of prompts (k,).
+    """Return Gaffke's interval for a mean on a scale, from the sum and the number of values of each prompt (k,).
 
     The interval is valid even for few prompts and for equal values. Each end is a quantile of the means under uniformly
     drawn weights, with an extra prompt at that end of the scale (Gaffke 2005; Learned-Miller and Thomas 2019). For
-    proportions this is Clopper and Pearson's interval.
+    proportions this is the Clopper-Pearson interval.
     """
     random = np.random.default_rng(sampling.seed)
     kinds, counts = np.unique(np.column_stack([numerators, denominators]), axis=0, return_counts=True)

@@ -1,4 +1,6 @@
-"""Bradley-Terry strengths of generators from wins over prompts, with intervals that leave out each prompt in turn.
+"""Bradley-Terry strengths of generators, estimated from wins on a set of prompts.
+
+The intervals are computed by leaving out each prompt in turn.
 
 A generator with strength a wins against one with strength b with probability 1 / (1 + 10^((b - a) / 400)), so an
 advantage of 400 points means winning 10 of 11 times (Elo's scale). A tie is half a win for each.
@@ -63,11 +65,11 @@ def find_components(first: Indices, second: Indices, won: Floats, generators: in
 
 
 def estimate_strengths(first: Indices, second: Indices, won: Floats, generators: int) -> Strengths:
-    """Return the strengths of maximum likelihood, with 95% intervals over prompts.
+    """Return the maximum-likelihood strengths, with 95% intervals over prompts.
 
     All generators must be in one group (`find_components`). The interval is Student's, with the jackknife's standard
     error: each prompt is left out in turn, and one step of Newton's method gives the strengths without it. It is
-    undefined if a strength depends on few prompts.
+    undefined if a strength depends on only a few prompts.
 
     Args:
         first: Index of the first generator of each pair (pairs,).
@@ -90,7 +92,7 @@ def make_contrasts(first: Indices, second: Indices, generators: int) -> Floats:
 
 
 def fit_strengths(contrasts: Floats, wins: Floats, counts: Floats) -> Floats:
-    """Return the strengths of maximum likelihood in natural units, with mean 0, by Newton's method.
+    """Return the maximum-likelihood strengths in natural units, with mean 0, by Newton's method.
 
     Args:
         contrasts: The generators of each pair (pairs, generators), from `make_contrasts`.
@@ -111,7 +113,7 @@ def fit_strengths(contrasts: Floats, wins: Floats, counts: Floats) -> Floats:
 
 
 def _add_constant(information: Floats) -> Floats:
-    """Return information matrices (..., generators, generators) made invertible; solutions keep their mean 0."""
+    """Make information matrices (..., generators, generators) invertible; solutions still have mean 0."""
     return information + 1.0
 
 
@@ -135,8 +137,8 @@ def _leave_out_each_prompt(
 def _compute_information(weights: Floats, first: Indices, second: Indices, generators: int) -> Floats:
     """Return the information matrices of the strengths (..., generators, generators).
 
-    `weights` (..., pairs) is the information that the comparisons of each pair contain about the difference of
-    strengths.
+    `weights` (..., pairs) is the information that the comparisons of each pair contain about the difference between
+    its strengths.
     """
     information = np.zeros((*weights.shape[:-1], generators, generators))
     information[..., first, second] = information[..., second, first] = -weights
@@ -146,10 +148,10 @@ def _compute_information(weights: Floats, first: Indices, second: Indices, gener
 
 
 def _compute_jackknife_ends(shifts: Floats, counts: NDArray[np.int64]) -> tuple[Floats, Floats]:
-    """Return the ends of intervals relative to the estimates (k,), from the shifts (prompts, k) of each prompt.
+    """Return the ends of intervals relative to the estimates (k,), given how far each prompt shifts them (prompts, k).
 
-    `counts` is the number of prompts of each estimate (k,). As for other intervals without a scale, the ends are nan if
-    the shifts are so skewed that fewer than MIN_DIFFERING_PROMPTS prompts decide.
+    `counts` is the number of prompts behind each estimate (k,). As for other intervals without a scale, the ends are
+    nan if the shifts are so skewed that fewer than MIN_DIFFERING_PROMPTS prompts determine them.
     """
     moved = np.where(np.abs(shifts) < MAX_STRENGTH_SHIFT, shifts, math.nan)
     n = len(shifts)

@@ -2,8 +2,8 @@
 
 The nodes of a semantic error graph contain images of the same prompt. A node is defined by a set of errors, and its
 level is the number of errors. A walk contains one node from every level. Source: Saxon et al. 2024, Who Evaluates the
-Evaluations?, section 4. The released numbers differ from the paper's formulas, and the code has changed since,
-hence three conventions.
+Evaluations?, section 4. The released numbers do not follow from the paper's formulas, and the code has
+changed since, hence three conventions.
 """
 
 import math
@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 
 
 class GraphScores(NamedTuple):
-    """Measures of how well each metric orders and separates the images of one graph; each field is (metrics,).
+    """Measures of how well each metric orders and separates the images of one graph, as arrays (metrics,).
 
     Correlations are negative if scores decrease with errors.
     """
@@ -34,7 +34,7 @@ class GraphScores(NamedTuple):
 
 
 class ErrorNode(NamedTuple):
-    """The scores of all images with the same set of errors, which is a node of an error graph."""
+    """Node of an error graph: the scores of all images with the same set of errors."""
 
     level: int
     scores: Floats  # (images, metrics), nan if missing
@@ -169,7 +169,7 @@ def _compute_mean_scores(node: ErrorNode) -> Floats:
 
 
 def _compare_nodes(nodes: Sequence[ErrorNode]) -> tuple[Floats, Floats]:
-    """Return separation and delta by metric, averaged over pairs of nodes from different levels; 0 without pairs.
+    """Return separation and delta by metric, averaged over pairs of nodes from different levels; 0 if there are none.
 
     A pair counts for a metric only if the metric scored all images of both nodes.
     """

@@ -1,9 +1,9 @@
 """Chooses which pairs of generators to compare next, and says when all pairs are decided.
 
-Prompts are asked in one balanced random order. After each look (PROMPTS_PER_LOOK prompts of a pair), the pair's
+Prompts are taken in one balanced random order. After each look (PROMPTS_PER_LOOK prompts of a pair), the pair's
 e-process shows which generator wins more over all prompts of the benchmark (sequential.py). An e-process may stop at
-any time and for any reason. So pairs may be asked at different speeds, which depend on the outcomes up to now, without
-making a false decision more likely.
+any time and for any reason. So pairs may progress at different speeds, depending on the outcomes so far, without making
+a false decision more likely.
 """
 
 import math
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from plumbline.operators.statistics.options import Adaptive
+from plumbline.operators.statistics.options import AdaptiveConfig
 from plumbline.operators.statistics.sequential import (
     PROMPTS_PER_LOOK,
     UNDECIDED,
@@ -44,7 +44,7 @@ class PairRanking(NamedTuple):
         return not len(self.next)
 
 
-def rank_pairs(leads: Floats, order: Indices, looks: NDArray[np.int64], options: Adaptive) -> PairRanking:
+def rank_pairs(leads: Floats, order: Indices, looks: NDArray[np.int64], options: AdaptiveConfig) -> PairRanking:
     """Decide pairs, and rank the undecided pairs by how soon they are expected to be decided.
 
     The probability that any decision is false, over the random order, is at most `options.alpha`. A decision is about
@@ -52,14 +52,14 @@ def rank_pairs(leads: Floats, order: Indices, looks: NDArray[np.int64], options:
 
     Args:
         leads: Win rate of each pair's first generator minus that of the second, from -1 to 1 (prompts, pairs); nan
-            without an outcome.
+            if there is no outcome.
         order: Order of the prompts (looks, PROMPTS_PER_LOOK), from `balanced_order`.
-        looks: Number of looks for which each pair has been asked (pairs,).
+        looks: Number of looks that each pair has had so far (pairs,).
         options: Options of the decisions. Leads up to `options.indifference` do not matter. The method must be
             `betting`, and the range 0 to 1.
     """
     pairs = leads.shape[1]
-    ordered = order_differences_by_pair(leads, order)
+    ordered = order_leads_by_pair(leads, order)
     seen = np.arange(len(order)) < looks[:, None]
     ordered = np.where(seen[..., None], ordered, math.nan)
     indifference = options.get_indifference("")
@@ -82,7 +82,7 @@ def rank_pairs(leads: Floats, order: Indices, looks: NDArray[np.int64], options:
     return PairRanking(verdict.verdict, left, open_pairs[np.argsort(left[open_pairs], kind="stable")])
 
 
-def order_differences_by_pair(leads: Floats, order: Indices) -> Floats:
+def order_leads_by_pair(leads: Floats, order: Indices) -> Floats:
     """Return the leads (prompts, pairs) in the given order, by pair (pairs, looks, PROMPTS_PER_LOOK)."""
     return np.stack([order_differences(own, order) for own in leads.T])
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from plumbline.operators.base.bounds import AboveZero, BoundsChecked, Probability
+from plumbline.operators.base.bounds import BoundsChecked, PositiveFloat, Probability
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 
@@ -68,7 +68,7 @@ class Sampling:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Adaptive(BoundsChecked):
+class AdaptiveConfig(BoundsChecked):
     """Options for sweeps that stop once enough prompts have shown which generators differ."""
 
     section: ClassVar[str] = "adaptive."
@@ -82,7 +82,7 @@ class Adaptive(BoundsChecked):
     """
     range: tuple[float, float] = (0.0, 1.0)
     """Lowest and highest possible score of any metric; used only by `betting`."""
-    growth: AboveZero = 0.25
+    growth: PositiveFloat = 0.25
     """Size of a round as a fraction of the prompts in all earlier rounds; each round loads its models again."""
     seed: int = 0
     """Seed for the order of the prompts."""

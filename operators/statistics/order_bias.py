@@ -1,4 +1,4 @@
-"""Checks of a judge that compares two images: the influence of their order, and choices that go in circles."""
+"""Checks on a judge that compares two images: the influence of their order, and circular choices."""
 
 from typing import NamedTuple
 
@@ -6,12 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline.operators.statistics.bootstrap import Interval
-from plumbline.operators.statistics.ordering import flip_signs
-from plumbline.operators.statistics.shares import average_by_prompt, share_interval
+from plumbline.operators.statistics.ordering import compute_sign_flip_p_value
+from plumbline.operators.statistics.shares import average_by_prompt, compute_share_interval
 
 Floats = NDArray[np.float64]
 
-CYCLES_BY_CHANCE = 0.25
+CHANCE_CYCLE_SHARE = 0.25
 """Fraction of circular triples if each choice is a coin toss: 2 of the 8 ways to decide three pairs."""
 PROMPTS_AT_ONCE = 256
 
@@ -41,8 +41,8 @@ class OrderBias(NamedTuple):
 def measure_order_bias(prompts: NDArray[np.int64], first_order: Floats, second_order: Floats) -> OrderBias:
     """Return the order bias of pairs of images that were shown in both orders.
 
-    The test flips the signs of prompts (`flip_signs`): without bias, the replies to the two orders of a prompt's pairs
-    are equally likely to be the other way round.
+    The p-value is from a sign-flip test over prompts: without bias, the replies to the two orders of a prompt's pairs
+    are equally likely to be swapped.
 
     Args:
         prompts: Index of each pair's prompt (pairs,).
@@ -56,10 +56,10 @@ def measure_order_bias(prompts: NDArray[np.int64], first_order: Floats, second_o
     agreement, agreement_by_prompt = average_by_prompt(agrees, prompts)
     return OrderBias(
         share=share,
-        interval=share_interval(share, by_prompt),
-        p_value=flip_signs(np.bincount(prompts, weights=2 * shown_first - 1).astype(np.float64)),
+        interval=compute_share_interval(share, by_prompt),
+        p_value=compute_sign_flip_p_value(np.bincount(prompts, weights=2 * shown_first - 1).astype(np.float64)),
         agreement=agreement,
-        agreement_interval=share_interval(agreement, agreement_by_prompt),
+        agreement_interval=compute_share_interval(agreement, agreement_by_prompt),
         first_wins=int((sides > 0).sum()),
         decided=int((sides != 0).sum()),
         n_pairs=len(prompts),
@@ -67,20 +67,21 @@ def measure_order_bias(prompts: NDArray[np.int64], first_order: Floats, second_o
     )
 
 
-class Cycles(NamedTuple):
-    """Numbers of triples, and of circular triples, of generators whose three pairs a judge decided on a prompt."""
+class CycleCounts(NamedTuple):
+    """Counts of triples of generators, summed over prompts."""
 
     triples: int
+    """Number of triples whose three pairs the judge decided."""
     circular: int
     """Number of triples in which a beats b, b beats c, and c beats a."""
 
     @property
     def by_chance(self) -> float:
         """Expected number of circular triples if each choice were a coin toss."""
-        return CYCLES_BY_CHANCE * self.triples
+        return CHANCE_CYCLE_SHARE * self.triples
 
 
-def count_cycles(first: NDArray[np.intp], second: NDArray[np.intp], won: Floats, generators: int) -> Cycles:
+def count_cycles(first: NDArray[np.intp], second: NDArray[np.intp], won: Floats, generators: int) -> CycleCounts:
     """Count circular triples of generators over all prompts.
 
     Args:
@@ -99,4 +100,4 @@ def count_cycles(first: NDArray[np.intp], second: NDArray[np.intp], won: Floats,
         decided = beats + beats.transpose(0, 2, 1)
         circular += np.einsum("pij,pji->", beats @ beats, beats) / 3  # each circle is found from all three corners
         triples += np.einsum("pij,pji->", decided @ decided, decided) / 6
-    return Cycles(round(triples), round(circular))
+    return CycleCounts(round(triples), round(circular))

@@ -11,7 +11,7 @@ import scipy
 from numpy.typing import NDArray
 
 from plumbline.operators.statistics.options import ZeroHandling
-from plumbline.operators.statistics.rounding import choose_step, round_to
+from plumbline.operators.statistics.rounding import choose_step, round_to_step
 
 Floats = NDArray[np.float64]
 Longs = NDArray[np.int64]
@@ -48,10 +48,10 @@ def signed_rank(a: Floats, b: Floats, *, zeros: ZeroHandling = "wilcox") -> Sign
     Pairs that do not differ are dropped (`wilcox`), or ranked and then dropped (`pratt`); the Gecko paper does not say
     which. Differences that are equal up to rounding, such as 1 - 2/3 and 1/3 - 0, count as equal.
     """
-    return rank_differences(a - b, choose_step(a, b), zeros=zeros)
+    return compute_signed_rank_test(a - b, choose_step(a, b), zeros=zeros)
 
 
-def rank_differences(differences: Floats, step: float, *, zeros: ZeroHandling = "wilcox") -> SignedRank:
+def compute_signed_rank_test(differences: Floats, step: float, *, zeros: ZeroHandling = "wilcox") -> SignedRank:
     """Return the signed-rank test of paired values, given differences a - b (n,) rounded to multiples of `step`."""
     differences = differences[np.isfinite(differences)]
     n = len(differences)
@@ -59,7 +59,7 @@ def rank_differences(differences: Floats, step: float, *, zeros: ZeroHandling = 
         return SignedRank(math.nan, math.nan, math.nan, math.nan, 0, 0)
     mean = float(differences.mean())
     mean = mean if abs(mean) >= step / 2 else 0.0
-    differences = round_to(differences, step)
+    differences = round_to_step(differences, step)
     above, below = np.sort(differences[differences > 0]), np.sort(-differences[differences < 0])
     del differences  # there may be millions
     differing = len(above) + len(below)
@@ -90,7 +90,7 @@ def _compute_p_value(ranks: Longs, counts: Longs, sum_above: int, sum_below: int
         n_zeros: Number of zeros, which take the first ranks.
     """
     n = int(counts.sum())
-    exact = _count_signs(ranks, counts, max(sum_above, sum_below))
+    exact = _compute_exact_p_value(ranks, counts, max(sum_above, sum_below))
     if exact is not None:
         return exact
     # Normal approximation, with the variance of ties and zeros (Cureton 1967). scipy's `wilcoxon` returns the same, but
@@ -102,15 +102,15 @@ def _compute_p_value(ranks: Longs, counts: Longs, sum_above: int, sum_below: int
     return float(2 * scipy.special.ndtr(-abs(sum_above / 2 - mean) / deviation))
 
 
-def _count_signs(sizes: Longs, counts: Longs, largest: int) -> float | None:
-    """Return the two-sided p-value of a sum of sizes over all equally likely signs; None if that takes too long.
+def _compute_exact_p_value(sizes: Longs, counts: Longs, largest: int) -> float | None:
+    """Return the exact two-sided p-value of a sum of sizes with equally likely signs; None if it takes too long.
 
     The ways to reach each sum are counted by dynamic programming: scipy is exact only without ties.
 
     Args:
         sizes: Each distinct size, above 0.
         counts: Number of terms with each size.
-        largest: The greater of the two sums of the sizes with equal signs.
+        largest: The larger of two sums: of the sizes with a plus sign, and of those with a minus sign.
     """
     n, step = int(counts.sum()), int(np.gcd.reduce(sizes))
     total = int(sizes @ counts) // step
@@ -124,13 +124,14 @@ def _count_signs(sizes: Longs, counts: Longs, largest: int) -> float | None:
     return min(1.0, math.ldexp(float(ways[largest // step :].sum()), 1 - n))
 
 
-def flip_signs(differences: Floats) -> float:
+def compute_sign_flip_p_value(differences: Floats) -> float:
     """Return the two-sided p-value of the hypothesis that differences (n,) have mean 0, by a sign-flip test.
 
     The p-value is exact for few differences if each is as likely as its negative, as between equally good generators.
     For many differences it is a normal approximation, which only requires that the mean is 0. `permutation` draws signs
-    at random instead.
-    Sizes are rounded to SIGN_STEPS steps, so that their sums can be counted. The p-value is nan without differences.
+    at random instead. Sizes are rounded to SIGN_STEPS steps, so that their sums can be counted.
+
+    The p-value is nan if there are no differences.
     """
     differences = differences[np.isfinite(differences)]
     largest = float(np.abs(differences).max(initial=0))
@@ -138,7 +139,7 @@ def flip_signs(differences: Floats) -> float:
         return 1.0 if len(differences) else math.nan
     rounded = np.round(differences * (SIGN_STEPS / largest)).astype(np.int64)
     sizes, counts = np.unique(np.abs(rounded[rounded != 0]), return_counts=True)
-    exact = _count_signs(sizes, counts, int(sizes @ counts + abs(rounded.sum())) // 2)
+    exact = _compute_exact_p_value(sizes, counts, int(sizes @ counts + abs(rounded.sum())) // 2)
     if exact is not None:
         return exact
     return float(2 * scipy.special.ndtr(-abs(differences.sum()) / math.sqrt(float((differences**2).sum()))))

@@ -9,7 +9,7 @@ Counts = TypeVar("Counts", float, NDArray[np.float64])
 
 
 def compute_percentile_rank(worse: Counts, equal: Counts, total: float) -> Counts:
-    """Return percentile ranks, from 0 to 1: the fraction of scores that are worse; equal scores count half.
+    """Return percentile ranks in [0, 1]: the fraction of scores that are worse, counting each equal score as half.
 
     Args:
         worse: Number of scores that are worse.

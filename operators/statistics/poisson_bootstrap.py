@@ -49,7 +49,7 @@ def convert_to_uniform(hashes: NDArray[np.uint64]) -> Floats:
 def draw_prompts(prompts: NDArray[np.uint64], count: int | None, seed: int) -> NDArray[np.bool_]:
     """Return True for each of `count` prompts (all if None) drawn at random, based on the hashes of their ids (n,).
 
-    A larger `count` draws the same prompts and more. The draw is independent of the prompts' weights.
+    A larger `count` draws the same prompts and additional ones. The draw is independent of the prompts' weights.
     """
     mixed = (prompts ^ SECOND) + np.uint64((seed + 1) * int(STEP) % 2**64)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * FIRST
@@ -81,10 +81,10 @@ def draw_poisson_weights(prompts: NDArray[np.uint64]) -> NDArray[np.uint8]:
 
 
 def compute_weighted_sums(prompts: NDArray[np.uint64], values: Sequence[Callable[[slice], Floats]]) -> list[Floats]:
-    """Return, for each function, the weighted sums of its k values over prompts, per resample (k, N_RESAMPLES).
+    """Return the weighted sums of each function's k values over prompts, in every resample (k, N_RESAMPLES).
 
-    `prompts` has the hashes of the prompts' ids (n,). Each function returns the values (prompts, k) for a slice of the
-    prompts, so that values and weights of all prompts are never in memory at once.
+    `prompts` contains the hashes of the prompt ids (n,). Each function returns the values (prompts, k) for a slice of
+    the prompts, so that values and weights of all prompts are never in memory at once.
     """
     sums: list[Floats] = [np.zeros((1, N_RESAMPLES)) for _ in values]
     for first in range(0, len(prompts), PROMPTS_AT_ONCE):

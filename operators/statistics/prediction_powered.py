@@ -1,4 +1,4 @@
-"""Prediction-powered inference: means of people's labels, made more precise by predictions for many more items.
+"""Prediction-powered inference: means of human labels, made more precise by predictions for many more items.
 
 Sources: Angelopoulos, Duchi and Zrnic 2023, PPI++: Efficient Prediction-Powered Inference (section 2, power tuning).
 Intervals remain valid however often they are computed while labels come in: a gambler bets against each mean, and a
@@ -27,10 +27,10 @@ BET_FRACTIONS = np.geomspace(1 / 32, 1, 6)
 
 def has_enough_labels(labels: Floats) -> NDArray[np.bool_]:
     """Return True if there are enough labels (..., n) for an interval that is computed once."""
-    return np.asarray((labels.shape[-1] >= MIN_LABELS) & (count_different(labels) >= MIN_DIFFERENT_LABELS))
+    return np.asarray((labels.shape[-1] >= MIN_LABELS) & (count_different_labels(labels) >= MIN_DIFFERENT_LABELS))
 
 
-def count_different(labels: Floats) -> NDArray[np.int64]:
+def count_different_labels(labels: Floats) -> NDArray[np.int64]:
     """Count the labels (..., n) that differ from their median, which is the most common label if most are equal.
 
     Labels that differ only by rounding count as equal.
@@ -91,12 +91,12 @@ class PoweredMeans(NamedTuple):
 
 
 def compute_widening_factor(n: "int | NDArray[np.int64]") -> Floats:
-    """Return the factor by which errors are widened because two parameters were estimated from the same n labels."""
+    """Return the factor by which standard errors grow because two parameters were estimated from the same n labels."""
     return np.sqrt(np.asarray(n) / (np.asarray(n) - 2.0))
 
 
 def powered_mean(labels: Floats, predictions: Floats, others: Floats) -> PoweredMeans:
-    """Estimate the mean of people's labels for all items.
+    """Estimate the mean of human labels over all items.
 
     Args:
         labels: Labels (..., n).
@@ -127,7 +127,8 @@ def powered_mean(labels: Floats, predictions: Floats, others: Floats) -> Powered
 def estimate_labels_needed(found: PoweredMeans, level: float, power: float, widest: float) -> int | None:
     """Return how many labels are needed to show, with the given power, that the mean is not 0.
 
-    The estimate is assumed to be correct. The result is None if even labels for all items would not be enough.
+    The estimated mean is assumed to be the true mean. The result is None if even labels for all items would not be
+    enough.
     """
     sample = found.bound_residuals(widest) if found.residuals.mean() > 0 else found.bound_residuals(widest).negated
     n, spread = sample.values.shape[-1], float(sample.values.std())

@@ -1,4 +1,4 @@
-"""Variance of scores between the images of a prompt (the noise of the seed) and between prompts."""
+"""Variance of scores between the images of a prompt (seed noise) and between prompts."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 WIDTH_WITH_TWICE_THE_PROMPTS = math.sqrt(1 / 2)  # relative width of a mean's interval with twice the prompts
 
 
-class Repeats(NamedTuple):
+class RepeatVariances(NamedTuple):
     """Variances of scores between prompts and between images of a prompt, for prompts with several images."""
 
     images: float  # mean number of images per prompt
@@ -29,12 +29,12 @@ class Repeats(NamedTuple):
         return math.sqrt(1 - self.share / 2)
 
 
-def estimate_repeats(prompts: NDArray[np.intp], scores: NDArray[np.float64]) -> Repeats | None:
+def estimate_repeat_variances(prompts: NDArray[np.intp], scores: NDArray[np.float64]) -> RepeatVariances | None:
     """Return the variances of scores (n,), given the index of each score's prompt (n,).
 
-    Return None if there is only one prompt, or if no prompt has two images. The model is one-way random effects with
-    groups of unequal size, estimated by the method of moments (Searle, Casella and McCulloch 1992, Variance Components,
-    section 3.6); a negative variance between prompts becomes 0.
+    Return None if there is only one prompt, or if no prompt has two images. The model is a one-way random-effects model
+    with unequal group sizes, estimated by the method of moments (Searle, Casella and McCulloch 1992, Variance
+    Components, section 3.6); a negative variance between prompts becomes 0.
     """
     counts = np.bincount(prompts)
     groups, total = int((counts > 0).sum()), len(scores)
@@ -45,10 +45,10 @@ def estimate_repeats(prompts: NDArray[np.intp], scores: NDArray[np.float64]) -> 
     squares_of_means = float((sums[counts > 0] ** 2 / counts[counts > 0]).sum())
     within = max(float((centred**2).sum()) - squares_of_means, 0.0) / (total - groups)
     size = (total - float((counts.astype(np.float64) ** 2).sum()) / total) / (groups - 1)
-    return Repeats(total / groups, max(squares_of_means / (groups - 1) - within, 0.0) / size, within)
+    return RepeatVariances(total / groups, max(squares_of_means / (groups - 1) - within, 0.0) / size, within)
 
 
-def pool_repeats(each: Sequence[Repeats]) -> Repeats:
+def pool_repeats(each: Sequence[RepeatVariances]) -> RepeatVariances:
     """Return the means of the fields over several generators."""
     images, between, within = np.mean(np.array(each), axis=0).tolist()
-    return Repeats(images, between, within)
+    return RepeatVariances(images, between, within)

@@ -17,7 +17,7 @@ def choose_step(*values: Floats) -> float:
     The median prevents one enormous value, such as -1e9 for a failure, from hiding the differences between all other
     values. Powers of two suit fractions with small denominators: a k/n that is not a multiple of half a step is at
     least 1 / (2n) steps away from a boundary, which is much more than floating-point error. The step is at least
-    2**MIN_EXPONENT, also if all values are 0, nan or infinite.
+    2**MIN_EXPONENT, even if all values are 0, nan or infinite.
     """
     sizes = np.abs(np.concatenate([array.ravel() for array in values]))
     sizes = sizes[np.isfinite(sizes) & (sizes > 0)]
@@ -26,7 +26,7 @@ def choose_step(*values: Floats) -> float:
     return 2.0 ** max(math.frexp(float(np.median(sizes)))[1] - PRECISION_BITS, MIN_EXPONENT)
 
 
-def round_to(values: Floats, step: float) -> Floats:
+def round_to_step(values: Floats, step: float) -> Floats:
     """Return values rounded to multiples of a step, a power of two; nan, infinite and huge values are unchanged."""
     near = np.abs(values) < step * 2.0**52
     return np.where(near, np.rint(np.where(near, values, 0.0) / step) * step, values)
@@ -48,8 +48,8 @@ def merge_equal(values: Floats) -> Floats:
 def compute_exact_means(values: Floats, groups: NDArray[np.intp], count: int) -> Floats:
     """Return the mean of each of `count` groups, using exact sums that do not depend on the order of values (n,).
 
-    `groups` (n,) has the group of each value. Values that are nan or infinite are ignored; the mean of a group without
-    other values is nan.
+    `groups` (n,) contains the group of each value. Values that are nan or infinite are ignored; the mean of a group
+    without finite values is nan.
     """
     known = np.isfinite(values)
     groups, values = groups[known], values[known]
@@ -63,7 +63,7 @@ def compute_exact_means(values: Floats, groups: NDArray[np.intp], count: int) ->
     return means
 
 
-def compute_sums_in_any_order(values: Floats, groups: NDArray[np.intp] | NDArray[np.int32], count: int) -> Floats:
+def compute_order_independent_sums(values: Floats, groups: NDArray[np.intp] | NDArray[np.int32], count: int) -> Floats:
     """Return the sum of each group; values (n,) are added in ascending order, so their original order is irrelevant.
 
     This is faster than exact sums, and accurate enough for the few scores of a prompt.

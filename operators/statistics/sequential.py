@@ -2,7 +2,7 @@
 
 A look is an interim analysis; there is one after every PROMPTS_PER_LOOK prompts.
 
-After only some prompts of a benchmark, a comparison decides which of two generators has the higher mean over all
+From only some of a benchmark's prompts, a comparison decides which of two generators has the higher mean over all
 prompts. Scores may have any distribution: probabilities are over the random order of the prompts.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from plumbline.operators.statistics.options import Adaptive
+from plumbline.operators.statistics.options import AdaptiveConfig
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
@@ -64,11 +64,11 @@ class PairEvidence(NamedTuple):
     far_below: Floats  # d < -indifference
 
 
-def compute_evidence(differences: Floats, options: Adaptive, indifference: float, pairs: int) -> PairEvidence:
+def compute_evidence(differences: Floats, options: AdaptiveConfig, indifference: float, pairs: int) -> PairEvidence:
     """Return the evidence about a pair at every look, given ordered differences (..., looks, per_look).
 
-    `pairs` is the number of pairs that are compared. Differences are nan for prompts without scores of both generators;
-    these prompts do not count in the mean.
+    `pairs` is the number of pairs that are compared. Differences are nan for prompts that do not have scores for both
+    generators; these prompts are left out of the mean.
     """
     above, below = (_compute_log_e(sign * differences, options, 0.0, pairs) for sign in (1, -1))
     nothing = np.full(above.shape, -math.inf)
@@ -78,7 +78,7 @@ def compute_evidence(differences: Floats, options: Adaptive, indifference: float
 
 
 def add_indifference_evidence(
-    known: PairEvidence, differences: Floats, options: Adaptive, indifference: float, pairs: int
+    known: PairEvidence, differences: Floats, options: AdaptiveConfig, indifference: float, pairs: int
 ) -> PairEvidence:
     """Return the evidence with the fields `far_above` and `far_below` computed from the ordered differences.
 
@@ -93,7 +93,7 @@ def add_indifference_evidence(
     return known._replace(far_above=above, far_below=below)
 
 
-def _compute_log_e(excess: Floats, options: Adaptive, bound: float, pairs: int) -> Floats:
+def _compute_log_e(excess: Floats, options: AdaptiveConfig, bound: float, pairs: int) -> Floats:
     """Return the log of an e-process against the hypothesis that excesses (..., looks, per_look) sum to 0 or less.
 
     An excess is a difference, in either direction, minus `bound`. If all excesses sum to 0, the mean of the remaining
@@ -101,7 +101,7 @@ def _compute_log_e(excess: Floats, options: Adaptive, bound: float, pairs: int) 
     has one prompt from each stratum. By the inequality of arithmetic and geometric means, the expected product of the
     gains in a look is then at most 1, so the test is valid for balanced orders. Missing prompts (nan) add 0.
 
-    At the last look, the sum is known: the log is inf if it is positive, otherwise -inf.
+    At the last look, the sum is known: the log is inf if the sum is positive, otherwise -inf.
     """
     total = excess.shape[-1] * excess.shape[-2]
     present = np.isfinite(excess)
@@ -142,9 +142,9 @@ def _approximate_log_e(
 ) -> Floats:
     """Return the log of an e-process, a one-sided normal mixture of the weighted gains (Waudby-Smith et al. 2024).
 
-    The log is -inf as long as there are few prompts, or the variance is due to few of them, because more such prompts
-    may follow. The number of prompts that cause the variance is estimated as the number of equal deviations that would
-    have the same variance and fourth moment.
+    The log is -inf while there are only a few prompts, or while only a few of them account for the variance, because
+    more such prompts may follow. The number of prompts that account for the variance is estimated as the number of
+    equal deviations that would have the same variance and fourth moment.
     """
     n = np.cumsum(present.sum(-1), axis=-1)
     m1, m2, m3, m4 = (np.cumsum((excess**power).sum(-1), axis=-1) / np.maximum(n, 1) for power in (1, 2, 3, 4))

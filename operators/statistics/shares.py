@@ -1,4 +1,6 @@
-"""Proportions of images and prompts: intervals if images share prompts, and correction for the errors of a test.
+"""Fractions of images and prompts: intervals, and a correction for the errors of a test.
+
+The intervals allow for dependence between the images of a prompt.
 
 Sources: Wilson 1927, Probable inference, the law of succession, and statistical inference; Korn and Graubard 1998,
 Confidence intervals for proportions with small expected number of positive counts estimated from survey data (Clopper
@@ -29,22 +31,22 @@ RESIDUAL_DIGITS = 12  # digits to which residuals are compared
 
 
 class Share(NamedTuple):
-    """A fraction of rows, such as of images that pass, with the number of rows."""
+    """A fraction of rows, such as the fraction of images that pass, with the number of rows."""
 
-    value: float  # nan without rows
+    value: float  # nan if there are no rows
     n: int
     effective: float  # number of independent rows that are equally informative: below n if rows of a prompt are alike
 
     @property
     def interval(self) -> Interval:
-        """Clopper and Pearson's interval at the effective number of rows."""
+        """The Clopper-Pearson interval for the effective number of rows."""
         if not self.n:
             return UNDEFINED_INTERVAL
         return compute_exact_interval(self.effective * self.value, self.effective * (1 - self.value))
 
 
 def compute_exact_interval(successes: float, failures: float, level: float = CONFIDENCE) -> Interval:
-    """Return Clopper and Pearson's interval of successes / (successes + failures); undefined if both are 0."""
+    """Return the Clopper-Pearson interval for successes / (successes + failures); undefined if both are 0."""
     if not successes + failures:
         return UNDEFINED_INTERVAL
     low = scipy.special.betaincinv(successes, failures + 1, (1 - level) / 2) if successes > 0 else 0.0
@@ -74,14 +76,14 @@ def estimate_share(outcomes: NDArray[np.bool_], prompts: NDArray[np.int64]) -> S
     return Share(value, n, min(n, n * correction * independent / variance) if variance else n)
 
 
-def share_interval(value: float, residuals: NDArray[np.float64]) -> Interval:
-    """Return Wilson's interval of a mean of shares in [0, 1], at the effective number of prompts.
+def compute_share_interval(value: float, residuals: NDArray[np.float64]) -> Interval:
+    """Return the Wilson interval for a mean of shares in [0, 1], using the effective number of prompts.
 
-    The normal quantile is replaced by Student's. The effective number of prompts is the number of independent wins and
-    losses whose mean would have the same variance. If few prompts decide the mean, the effective number is at most the
-    number of prompts: if fewer than MIN_DECIDING_PROMPTS differ from the rest, or if the residuals are at least as
-    skewed as a Poisson variable with mean MIN_DIFFERING_PROMPTS. So equal shares have an interval. The
-    interval is UNDEFINED_INTERVAL for fewer than two prompts.
+    Student's quantile replaces the normal quantile. The effective number of prompts is the number of independent wins
+    and losses whose mean would have the same variance. If only a few prompts determine the mean, the effective number
+    is at most the number of prompts. This is the case if fewer than MIN_DECIDING_PROMPTS differ from the rest, or if
+    the residuals are at least as skewed as a Poisson variable with mean MIN_DIFFERING_PROMPTS. The interval is
+    therefore defined even if all shares are equal. It is UNDEFINED_INTERVAL for fewer than two prompts.
 
     Args:
         value: The mean.
@@ -103,9 +105,9 @@ def share_interval(value: float, residuals: NDArray[np.float64]) -> Interval:
 
 
 def average_by_prompt(values: NDArray[np.float64], prompts: NDArray[np.int64]) -> tuple[float, NDArray[np.float64]]:
-    """Return the mean of values (n,), and the residuals that `share_interval` expects.
+    """Return the mean of values (n,), and the residuals that `compute_share_interval` expects.
 
-    There is one residual for each prompt with values: the sum of its values' distances from the mean, divided by n.
+    There is one residual for each prompt with values: the sum of its values' deviations from the mean, divided by n.
     """
     mean = float(values.mean())
     sums = np.bincount(prompts, weights=values - mean).astype(np.float64)
@@ -113,7 +115,7 @@ def average_by_prompt(values: NDArray[np.float64], prompts: NDArray[np.int64]) -
 
 
 class CorrectedShare(NamedTuple):
-    """Estimated fraction of images that would pass a test without errors."""
+    """Estimated fraction of images that would pass an error-free test."""
 
     value: float
     interval: Interval
@@ -121,12 +123,12 @@ class CorrectedShare(NamedTuple):
 
 
 def correct_share(passing: Share, sensitivity: Share, specificity: Share) -> CorrectedShare:
-    """Return Rogan and Gladen's estimate with Lang and Reiczigel's interval.
+    """Return the Rogan-Gladen estimate with the Lang-Reiczigel interval.
 
     Args:
         passing: Fraction of all images that pass the test.
-        sensitivity: Fraction of good rated images that pass.
-        specificity: Fraction of bad rated images that fail.
+        sensitivity: Fraction of the images rated good that pass.
+        specificity: Fraction of the images rated bad that fail.
 
     Returns:
         The corrected fraction. If the test may be no better than chance, any fraction is possible, and the corrected

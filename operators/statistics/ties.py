@@ -34,7 +34,7 @@ class TieCalibration(NamedTuple):
     """The tie threshold that maximises pairwise accuracy, and this accuracy; see `epsilon`."""
 
     accuracy: float
-    """(concordant + tied in both) / all pairs, in [0, 1]; nan without pairs."""
+    """(concordant + tied in both) / all pairs, in [0, 1]; nan if there are no pairs."""
     epsilon: float
     """Smallest threshold, among 0 and all observed differences, with this accuracy; scores whose difference is at most
     epsilon count as tied. If several differences are equal up to rounding, the largest is used.
@@ -151,7 +151,7 @@ class _Pairs:
         return np.where(near, (cells + 0.5) * self.step, differences)
 
     def find_next_below(self, epsilon: float) -> float:
-        """Return the next smaller threshold that can tie other pairs than `epsilon` does."""
+        """Return the next smaller threshold that may tie different pairs than `epsilon` does."""
         return min(epsilon - self.step, math.nextafter(epsilon, 0.0))
 
     def build_threshold(
@@ -227,7 +227,10 @@ class _WaveletMatrix:
 
 
 def _find_best_threshold(pairs: _Pairs) -> _BestThreshold:
-    """Return the best threshold, or the smallest of several; ranges with the highest possible gain come first."""
+    """Return the best threshold, or the smallest one if several are equally good.
+
+    Ranges with the highest possible gain are searched first.
+    """
     zero, widest = pairs.build_threshold(0.0), float((pairs.metric[pairs.end - 1] - pairs.metric).max())
     best = _BestThreshold(zero.gain, 0.0)
     if not widest:

@@ -1,4 +1,7 @@
-"""Casts from Arrow's view types, which Polars may use for strings and bytes; Arrow cannot select rows of views."""
+"""Casts Arrow's view types, which Polars may use for strings and bytes, to plain types.
+
+Arrow cannot select rows from arrays of views.
+"""
 
 from typing import TypeVar
 

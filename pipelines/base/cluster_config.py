@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import ClassVar, Literal
 
-from plumbline.operators.base.bounds import BoundsChecked, Natural, NotNegative, Positive, Seconds
+from plumbline.operators.base.bounds import BoundsChecked, Natural, NonNegative, Positive, Seconds
 from plumbline.operators.base.errors import ConfigError, suggest
 from plumbline.operators.base.sentences import format_quantity
 
@@ -65,7 +65,7 @@ class PoolConfig(BoundsChecked):
         return f"{minimum}{workers}{', each' if self.max_size > 1 else ''} with {resources}"
 
     def drop_gpus(self) -> "PoolConfig":
-        """Return the pool without GPUs; its actors can run on any machine with its labels."""
+        """Return the pool without GPUs; its actors can run on any machine that has the pool's labels."""
         return replace(self, num_gpus=0.0, accelerator_type=None)
 
 
@@ -83,7 +83,7 @@ class ClusterConfig(BoundsChecked):
     """
     num_cpus: int | None = None
     """Number of CPUs that a locally started Ray may use; by default all CPUs of the machine."""
-    wait_seconds: NotNegative = 600.0
+    wait_seconds: NonNegative = 600.0
     """Maximum seconds to wait until the cluster has room for a pool, because its autoscaler may still be adding
     machines.
     """
@@ -100,7 +100,7 @@ class ClusterConfig(BoundsChecked):
     """Number of shards in a bundle, which a worker takes at once; at most 16. The default is small enough for each
     worker to get hundreds of bundles.
     """
-    price_per_gpu_hour: NotNegative | None = None
+    price_per_gpu_hour: NonNegative | None = None
     """Price of one GPU hour, for a sweep's total cost (docs/cost.md); null excludes GPUs from the total."""
     currency: str = "USD"
     """Currency of `price_per_gpu_hour`."""
@@ -115,7 +115,7 @@ class ClusterConfig(BoundsChecked):
         """Return the pool for a node, such as `answers:vqa`.
 
         This is the pool that is configured for the node, or else for the stage and role in its name, or else for the
-        stage; if there is none of these, it is the default pool.
+        stage; if none of these is configured, it is the default pool.
         """
         stage, *rest = node.split(":")
         return next(

@@ -19,7 +19,7 @@ class Ending(NamedTuple):
     """The reason for the exit code; empty if the code is 0."""
 
     def prefix_reason(self, name: str) -> "Ending":
-        """Return the ending with a benchmark's name in front of its reason, if it has one."""
+        """Return the ending with a benchmark's name in front of the reason, if there is a reason."""
         return self._replace(reason=f"{name}: {self.reason}" if self.reason else "")
 
     def choose_worse(self, other: "Ending") -> "Ending":
@@ -30,7 +30,7 @@ class Ending(NamedTuple):
 
 
 def make_ending(failed: int, rows: int, max_failed: float) -> Ending:
-    """Return the ending of a job, given the numbers of failed and of all rows, and the fraction that may fail."""
+    """Return the ending of a job, given the number of failed rows, the number of all rows and the allowed fraction."""
     if not failed:
         return Ending()
     within = failed / rows <= max_failed
@@ -40,7 +40,7 @@ def make_ending(failed: int, rows: int, max_failed: float) -> Ending:
 
 
 def compute_exit_code(failed: int, rows: int, max_failed: float) -> int:
-    """Return the exit code of a job, given the numbers of failed and of all rows, and the fraction that may fail."""
+    """Return the exit code of a job; `max_failed` is the fraction of rows that may fail."""
     return make_ending(failed, rows, max_failed).code
 
 

@@ -11,7 +11,7 @@ Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
 
 def find_labels(schema: pa.Schema) -> dict[str, list[str]]:
-    """Return the names of the labels of each column of class labels (or of lists of these), by column."""
+    """Return the label names for each column of class labels, or of lists of class labels, by column name."""
     try:
         features = json.loads((schema.metadata or {})[METADATA_KEY])["info"]["features"]
         named = {name: _list_names(feature) for name, feature in features.items() if name in schema.names}
@@ -33,7 +33,7 @@ def _list_names(feature: Any) -> list[str]:
 
 
 def name_labels(rows: Rows, exclude: Collection[str] = ()) -> Rows:
-    """Replace numbers by names in all label columns that are not in `exclude`; a missing label becomes null."""
+    """Replace numbers with names in all label columns that are not in `exclude`; a missing label becomes null."""
     for column, names in find_labels(rows.schema).items():
         if column not in exclude:
             position = rows.schema.get_field_index(column)

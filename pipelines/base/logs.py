@@ -24,7 +24,7 @@ _LOG_FIELDS: ContextVar[Mapping[str, str]] = ContextVar("about", default={})  # 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogConfig:
-    """The log of a run, which the driver writes line by line for all processes."""
+    """Settings for the log of a run, which the driver writes line by line for all processes."""
 
     format: Literal["text", "json"] | None = None
     """Format of a line; null writes no log."""
@@ -68,7 +68,7 @@ def find_level() -> int | None:
     return level if 0 < level < LOGGING_OFF_LEVEL else None
 
 
-def handle_all_lines(handler: logging.Handler, level: int) -> None:
+def route_lines_to_handler(handler: logging.Handler, level: int) -> None:
     """Send all lines of our loggers at or above a level to this handler, and to no other."""
     logger = logging.getLogger(LOGGER_NAME)
     logger.handlers, logger.propagate = [handler], False
@@ -93,9 +93,9 @@ class LogForwarder(logging.Handler):
         with self._guard:
             self._lines.append(make_log_entry(record))
             if record.levelno >= logging.WARNING or time.monotonic() - self._taken >= MAX_WAIT_SECONDS:
-                self._send(self.take_unsent())
+                self._send(self.take_unsent_lines())
 
-    def take_unsent(self) -> Sequence[LogLine]:
+    def take_unsent_lines(self) -> Sequence[LogLine]:
         """Return the lines that have not been sent; the caller must send these lines."""
         with self._guard:
             lines, self._lines, self._taken = self._lines, [], time.monotonic()

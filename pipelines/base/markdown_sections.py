@@ -1,4 +1,4 @@
-"""Generated sections of a Markdown or YAML file; the rest of the file is written by people."""
+"""Generated sections of a Markdown or YAML file; the rest of the file is written by hand."""
 
 from typing import NamedTuple
 
@@ -44,9 +44,10 @@ def replace_section(content: str, name: str, text: str, where: str, comments: Co
 
 
 def split_at_section(content: str, name: str, where: str, comments: CommentSyntax = MARKDOWN) -> tuple[str, str]:
-    """Return the text before and after the section or, if it does not exist, before and after its future position.
+    """Return the text before and after the section.
 
-    Raise ConfigError if the section has no end.
+    If the section does not exist, return the texts that would surround it at the end of the content. Raise
+    ConfigError if the section has no end.
     """
     begin, end = comments.make_marks(name)
     before, begun, rest = content.partition(begin)

@@ -91,7 +91,7 @@ def parse_index(data: bytes, chunk: range, rows: int) -> list[PageLocation]:
 class _ThriftReader:
     """Reader of Thrift's compact protocol, to the extent that Parquet uses it.
 
-    Every value takes at least one byte, so the amount of work is bounded by the size of the data. Damaged data raise
+    Every value takes at least one byte, so the amount of work is bounded by the size of the data. Damaged data raises
     LookupError.
     """
 
@@ -278,7 +278,7 @@ class ParquetReader:
             dictionary_size = pages[0].offset - chunk.start  # pyarrow reads the dictionary with every page
             if sum(dictionary_size + page.size for page in page_of_row) <= len(chunk):
                 for wanted, page in zip(rows, page_of_row, strict=True):
-                    yield self._read_page(row_group, path, pages[0].offset, page, wanted - page.first_row)
+                    yield self._read_row_from_page(row_group, path, pages[0].offset, page, wanted - page.first_row)
                 return
         # without an index, or if pages would cost more than the chunk: read the chunk in small batches
         first, remaining = 0, iter(rows)
@@ -292,7 +292,7 @@ class ParquetReader:
             if row is None:
                 return
 
-    def _read_page(self, row_group: int, path: str, first: int, page: PageLocation, row: int) -> Any:
+    def _read_row_from_page(self, row_group: int, path: str, first: int, page: PageLocation, row: int) -> Any:
         """Return a row of a data page.
 
         While reading, the stream skips to this page, so pyarrow takes it for the first page of the column chunk.
@@ -313,7 +313,10 @@ class ParquetReader:
         return pq.ParquetFile(self._stream, buffer_size=buffer, **options)
 
     def _find_pages(self, row_group: int, leaf: int) -> list[PageLocation]:
-        """Return a chunk's pages; empty if it has no index, or for lists, whose rows may continue on the next page."""
+        """Return a chunk's pages; empty if the chunk has no index, or if its column contains lists.
+
+        A row of such a column may continue on the next page.
+        """
         index = self._index_ranges[row_group][leaf] if row_group < len(self._index_ranges) else None
         if index is None or self.footer.schema.column(leaf).max_repetition_level:
             return []

@@ -1,4 +1,4 @@
-"""Files and folders on disks and in clouds behind one interface, with errors that state the remedy."""
+"""One interface to files and folders on disks and in object stores, with errors that say what to do."""
 
 import errno
 import os
@@ -58,9 +58,9 @@ class WriteError(PlumblineError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StorageConfig(AccessSettings):
-    """Access to s3://; options that are not set are taken from the standard AWS variables.
+    """Settings for access to s3://; options that are not set are taken from the standard AWS variables.
 
-    gs:// and az:// use the variables of the clouds' own tools, or `anon`.
+    gs:// and az:// use the environment variables that their own tools read, or no credentials if `anon` is set.
     """
 
     def __post_init__(self) -> None:
@@ -142,7 +142,9 @@ class Place:
         return filesystem
 
     def make_read_only_error(self) -> ConfigError:
-        return ConfigError(f"{self}: this storage is read-only; choose a folder, or a prefix of {STORE_SCHEMES}")
+        return ConfigError(
+            f"{self}: this storage is read-only; use a local folder, or an address that starts with {STORE_SCHEMES}"
+        )
 
     @property
     def fs(self) -> fsspec.AbstractFileSystem:
@@ -175,16 +177,16 @@ class Place:
     def is_folder(self) -> bool:
         return bool(self.fs.isdir(self.path))
 
-    def entry(self) -> Entry:
+    def get_entry(self) -> Entry:
         """Return the size, ETag and modification time; raise FileNotFoundError if nothing is there."""
-        return self.filesystem.entry(self.path)
+        return self.filesystem.get_entry(self.path)
 
     def read(self, limit: int | None = None) -> bytes:
         """Return the file's bytes, or only the first `limit` bytes."""
         return self.filesystem.read(self.path, limit)
 
     def open(self, *, size: int | None = None, etag: str | None = None, **options: Any) -> IO[bytes]:
-        """Open the file for reading; passing a known `size` saves a request to a cloud.
+        """Open the file for reading; passing a known `size` saves a request to some object stores.
 
         If an ETag is given and the filesystem `reads_one_version`, reading raises OSError as soon as the file has a
         different ETag.
@@ -204,12 +206,14 @@ class Place:
         return self.filesystem.files(self.path)
 
     def glob(self) -> Iterator[tuple["Place", Entry]]:
-        """Yield the files and folders that match this address, which is a pattern with *, each with its entry."""
+        """Yield each file or folder that matches this address, a pattern with *, together with its entry."""
         for path, found in self.fs.glob(self.path, detail=True).items():
             yield Place(self.filesystem.root + path, self.storage), make_entry(found)
 
     def create(self, data: bytes) -> bool:
-        """Write a file unless it exists; return False if another writer was first. Raise WriteError if that fails.
+        """Write a file unless it exists; return False if another writer was first.
+
+        Raise WriteError if the file cannot be written.
 
         Readers never see a partial file: an object store gets one conditional write, and on a disk a complete file is
         linked to its name.
@@ -217,10 +221,10 @@ class Place:
         with convert_write_errors(self):
             return self.get_writable().create(self.path, data)
 
-    def create_mark(self, data: bytes) -> None:
+    def create_marker(self, data: bytes) -> None:
         """Write a file whose content is always the same, unless the file exists.
 
-        Raise ConfigError if the server ignores conditions and would therefore replace existing objects.
+        Raise ConfigError if the server ignores this condition; sweeps would then overwrite each other's results.
         """
         if not self.get_writable().create_and_check_condition(self.path, data):
             raise ConfigError(
@@ -229,7 +233,10 @@ class Place:
             )
 
     def write(self, data: bytes) -> None:
-        """Write or replace a file; readers see either the old or the new content. Raise WriteError if that fails."""
+        """Write or replace a file; readers see either the old or the new content.
+
+        Raise WriteError if the file cannot be written.
+        """
         with convert_write_errors(self):
             self.get_writable().write(self.path, data)
 
@@ -295,7 +302,7 @@ def _make_absolute(path: str, url: str) -> str:
     except RuntimeError as error:
         raise ConfigError(f"{url}: the home folder of this user was not found; write the full path") from error
     except UnicodeEncodeError as error:
-        raise ConfigError(f"{url!r}: expected a path in UTF-8; correct it") from error
+        raise ConfigError(f"{url!r}: the path is not valid UTF-8; correct the path") from error
 
 
 def list_cloud_variables() -> dict[str, str]:
@@ -306,7 +313,7 @@ def list_cloud_variables() -> dict[str, str]:
 
 @contextmanager
 def convert_write_errors(place: Place) -> Iterator[None]:
-    """Convert a storage client's errors during a write to WriteError with the file and the remedy."""
+    """Convert errors of the storage client to a WriteError that names the file and says what to do."""
     try:
         yield
     except Exception as error:
@@ -323,7 +330,7 @@ def convert_write_errors(place: Place) -> Iterator[None]:
 
 @contextmanager
 def convert_read_errors(place: Place, what: str) -> Iterator[None]:
-    """Convert a storage client's errors within the context to ConfigError with the address and the remedy.
+    """Convert errors of the storage client to a ConfigError that names the address and says what to do.
 
     `what` describes the file or folder in the message.
     """

@@ -1,4 +1,4 @@
-"""Reader of CSV, TSV, JSON and JSON Lines files: yields rows with line numbers, and reasons for unreadable lines."""
+"""Reads CSV, TSV, JSON and JSON Lines files: yields rows with line numbers, or the reason if a line is unreadable."""
 
 import codecs
 import csv
@@ -80,7 +80,7 @@ class Rejection(NamedTuple):
 
 
 class Refused(Exception):
-    """Refusal of a row, raised or passed on as a value; the message says how the user can fix the reason."""
+    """Refusal of a row, raised or passed on as a value; the message says how the user can fix the problem."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -122,8 +122,8 @@ class TableRecords(NamedTuple):
 def read_records(stream: IO[bytes], url: str, read: Collection[str] | None = None) -> TableRecords:
     """Read all rows of a CSV, TSV or JSON Lines file.
 
-    Raise SourceError naming the file and the first unreadable row (counted from 0, as in Parquet). Also raise it if a
-    CSV or TSV has two columns with a name in `read`; None means any name.
+    Raise SourceError naming the file and the first unreadable row (counted from 0, as in Parquet). Also raise it if two
+    columns of a CSV or TSV have the same name, and the name is in `read` or `read` is None.
     """
     table = None if is_json_lines(url) else read_csv(stream, url)
     if table is not None:
@@ -157,10 +157,10 @@ def open_csv(stream: IO[bytes], url: str, is_row: Callable[[Values], bool] = lam
     If a row seems to span several lines, `is_row` decides whether one of the later lines is a row by itself.
     """
     separator = SEPARATORS_BY_SUFFIX[PurePosixPath(url).suffix.lower()]
-    record = _CsvRecord(stream, url)
-    reader = csv.reader(record, delimiter=separator, strict=True)
+    lines = _CsvLineReader(stream, url)
+    reader = csv.reader(lines, delimiter=separator, strict=True)
     names = _read_header(reader, separator, url)
-    return CsvTable(names, _read_csv_rows(reader, record, names, separator, is_row))
+    return CsvTable(names, _read_csv_rows(reader, lines, names, separator, is_row))
 
 
 def read_csv(stream: IO[bytes], url: str) -> CsvTable:
@@ -218,8 +218,8 @@ def _read_raw_lines(stream: IO[bytes]) -> Iterator[bytes]:
         yield rest
 
 
-class _CsvRecord:
-    """Iterator over a CSV's lines that remembers the lines of the current record."""
+class _CsvLineReader:
+    """The lines of a CSV: an iterator that remembers the lines of the current record."""
 
     def __init__(self, stream: IO[bytes], url: str) -> None:
         self.url = url
@@ -239,7 +239,7 @@ class _CsvRecord:
         self.line += 1
         return text
 
-    def begin(self) -> int:
+    def begin_record(self) -> int:
         self.texts = []
         return self.line + 1
 
@@ -259,7 +259,7 @@ def _read_header(reader: Iterator[list[str]], separator: str, url: str) -> list[
     if names is None:
         raise SourceError(f"{url}: the file is empty; {DOWNLOAD_AGAIN_REMEDY}")
     if not names:
-        raise SourceError(f"{url}, line 1: expected a header of column names, found nothing; correct it")
+        raise SourceError(f"{url}, line 1: expected a header with column names, found nothing; add one")
     others = [name for mark, name in SEPARATOR_NAMES.items() if mark != separator and mark in names[0]]
     if len(names) == 1 and others:
         raise SourceError(
@@ -270,19 +270,23 @@ def _read_header(reader: Iterator[list[str]], separator: str, url: str) -> list[
 
 
 def _read_csv_rows(
-    reader: Iterator[list[str]], record: _CsvRecord, names: list[str], separator: str, is_row: Callable[[Values], bool]
+    reader: Iterator[list[str]],
+    lines: _CsvLineReader,
+    names: list[str],
+    separator: str,
+    is_row: Callable[[Values], bool],
 ) -> Rows:
     """Yield the rows; an unclosed quote makes only its own line unreadable, not the lines after it."""
     while True:
-        line = record.begin()
+        line = lines.begin_record()
         try:
             cells = next(reader, None)
             if cells is None:
                 return
-            if len(record.texts) > 1 and (
+            if len(lines.texts) > 1 and (
                 len(cells) != len(names)
-                or len(record.texts) > MAX_ROW_LINES
-                or any(is_row(values) for values in _parse_single_lines(record.texts[1:], names, separator))
+                or len(lines.texts) > MAX_ROW_LINES
+                or any(is_row(values) for values in _parse_single_lines(lines.texts[1:], names, separator))
             ):
                 raise csv.Error("a quote is not closed, so the lines after it would belong to the same field")
             if cells and len(cells) != len(names):
@@ -293,14 +297,14 @@ def _read_csv_rows(
                 require_utf8("".join(cells))
                 yield Row(line, dict(zip(names, cells, strict=True)))
         except csv.Error as error:
-            yield Rejection(record.url, line, UNREADABLE_LINE_KIND, f"not CSV ({error}); correct its quotes")
-            record.unread_following_lines()
+            yield Rejection(lines.url, line, UNREADABLE_LINE_KIND, f"not CSV ({error}); correct its quotes")
+            lines.unread_following_lines()
         except Refused as refused:
-            yield refused.to_rejection(record.url, line)
+            yield refused.to_rejection(lines.url, line)
 
 
 def _parse_single_lines(texts: Sequence[str], names: list[str], separator: str) -> Iterator[Values]:
-    """Yield the values of each line of a record that could be a row by itself.
+    """Yield the values of each of a record's lines that could be a row by itself.
 
     A CSV parser does not notice a stray quote if another stray quote, some lines below, closes it.
     """
@@ -391,7 +395,7 @@ def read_json(content: bytes, url: str) -> Any:
 
 
 def read_text(content: bytes, url: str) -> str:
-    """Decode a UTF-8 file, without a byte order mark; raise SourceError if it is empty or not UTF-8."""
+    """Decode a UTF-8 file and drop any byte order mark; raise SourceError if it is empty or not UTF-8."""
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

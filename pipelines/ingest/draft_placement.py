@@ -19,7 +19,7 @@ from plumbline.pipelines.ingest.ingest_output import (
     OutputPrompt,
     OutputShard,
     ShardFooter,
-    convert_damage,
+    convert_damage_errors,
     read_columns,
     read_output_shards,
     read_prompts,
@@ -141,8 +141,8 @@ class PlacedShards:
         """Return the path and the key of the generator's next shard, and advance its counter."""
         if generator in self.others:
             raise ConfigError(
-                f"{self.output / generator}: contains images of another ingest ({self.others[generator]}); "
-                "rename the generator of this ingest, or choose another output"
+                f"{self.output / generator}: contains images from another ingest ({self.others[generator]}); "
+                "rename this ingest's generator, or choose another output"
             )
         path = _make_shard_path(generator, self._numbers[generator])
         self._numbers[generator] += 1
@@ -152,7 +152,7 @@ class PlacedShards:
     def _restore_shard(self, generator: str, path: str, key: str) -> ShardRecord:
         """Record the ids and prompts of a shard in the output, and return the shard's record; no image is read."""
         rows = read_columns(self.output, path, ["image_id", "prompt_id", "prompt", "skills"])
-        with convert_damage(self.output, path):
+        with convert_damage_errors(self.output, path):
             for row in rows:
                 self.ledger.add(generator, **row)
         rejected = self.existing[path].footer.rejected
@@ -177,7 +177,7 @@ class PlacedShards:
                 continue
             if self.on_change != "replace":
                 raise ConfigError(
-                    f"{self.output / path}: the input has fewer rows of {generator!r} than before; "
+                    f"{self.output / path}: the input has fewer rows for {generator!r} than before; "
                     "set on_change=replace to remove this shard, or choose another output"
                 )
             self.forget()
@@ -212,7 +212,7 @@ class Ledger:
     def add(
         self, generator: str, image_id: str, prompt_id: str, prompt: str | None, skills: Sequence[str] | None = None
     ) -> None:
-        """Record a row; raise Refused if an earlier row has the same image_id, or another text for the same prompt_id.
+        """Record a row; raise Refused if an earlier row has the same image_id, or the same prompt_id with another text.
 
         Raises ConfigError if the prompt_id has a different text in another ingest. The row is not merely rejected in
         this case, because shards must not depend on other ingests.
@@ -238,7 +238,7 @@ class Ledger:
         )
 
     def add_other_ingest(self, path: str, prompts: Sequence[OutputPrompt]) -> None:
-        """Record the prompts that another ingest's shard contains; raise ConfigError if two texts of one differ."""
+        """Record the prompts in another ingest's shard; raise ConfigError if a prompt id has two different texts."""
         for prompt_id, text, skills in prompts:
             self._add_skills(prompt_id, skills, own=False)
             for (own_text,) in self._tables.execute(SELECT_OWN_TEXT_SQL, (prompt_id,)):

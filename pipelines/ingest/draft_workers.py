@@ -66,8 +66,8 @@ class Source(ABC):
     def origins(self) -> Origins:
         """Origins of the prompts and generators; complete once every unit has been drafted or restored."""
 
-    def list_visible_files(self) -> list[SourceFile]:
-        """Return input files that every machine of the cluster must be able to read."""
+    def list_files_to_probe(self) -> list[SourceFile]:
+        """Return a few files, used to check that every machine of the cluster can read the input."""
         return self.files[:1]
 
     @abstractmethod
@@ -83,7 +83,7 @@ class Source(ABC):
         """Draft the unit's shards; return the unit's rejected rows that are not part of any shard."""
 
     @abstractmethod
-    def record_finished(self, unit: Any, drafted: DraftedUnit, output: Place) -> None:
+    def record_finished_unit(self, unit: Any, drafted: DraftedUnit, output: Place) -> None:
         """Record that all shards of the unit are in the output."""
 
 
@@ -92,10 +92,10 @@ class WorkerDied(Exception):
 
 
 class Drafter:
-    """Drafts the shards of units of the input, and commits a draft once its path in the output has been decided."""
+    """Drafts the shards for units of the input, and commits a draft once its path in the output has been decided."""
 
     def __init__(self, source: Source, prepare: Callable[[], None] = lambda: None) -> None:
-        """Create the drafter of a process; in worker processes, `prepare` is called first."""
+        """Create the drafter after calling `prepare`, which applies the driver's environment in a worker process."""
         prepare()
         self.source = source
         self.schema = source.schema
@@ -134,7 +134,7 @@ class Drafter:
                 shard.abandon()
 
 
-class DraftWorkers:
+class DraftWorkerPool:
     """Drafters: a single one in this process or, once the ingest has taken a while, several on Ray.
 
     A worker that dies is restarted with an empty state.
@@ -153,7 +153,7 @@ class DraftWorkers:
         return MAX_UNITS_PER_WORKER * len(self.drafters) if self._on_ray else 1
 
     def call(self, drafter: Any, method: str, *arguments: Any) -> Any:
-        """Start a call of a drafter's method, and return the call; `get_result` waits for the result."""
+        """Start a call to a drafter's method and return a handle, which `get_result` turns into the result."""
         called = getattr(drafter, method)
         return called.remote(*arguments) if self._on_ray else called(*arguments)
 
@@ -186,7 +186,7 @@ class DraftWorkers:
     def start_ray_if_slow(self) -> None:
         """Start one drafter per CPU on Ray if there are several CPUs and the ingest has taken RAY_START_DELAY seconds.
 
-        Without Ray and without the address of a cluster, this process goes on alone.
+        If Ray is not installed and no cluster address is set, this process continues on its own.
         Raises RunnerError if a machine of the cluster cannot reach the input or the output.
         """
         config = self.source.config
@@ -207,7 +207,7 @@ class DraftWorkers:
         count = int(ray.cluster_resources().get("CPU", 1)) if address else cpus
         probes = [
             VisibilityProbe(f"source {file.url}", locate(file.url), file.bytes, file.etag)
-            for file in self.source.list_visible_files()
+            for file in self.source.list_files_to_probe()
         ]
         output = self.drafters[0].output
         environment = self._session.enter_context(
@@ -251,7 +251,7 @@ class DraftingQueue:
     Shards that are already in the output are restored without drafting until the first unit has to be drafted.
     """
 
-    def __init__(self, source: Source, shards: PlacedShards, workers: DraftWorkers, report: ShardReport) -> None:
+    def __init__(self, source: Source, shards: PlacedShards, workers: DraftWorkerPool, report: ShardReport) -> None:
         self.source = source
         self.shards = shards
         self.workers = workers
@@ -299,7 +299,7 @@ class DraftingQueue:
             for draft, placement, size in zip(job.drafted.shards, job.placements or (), sizes, strict=True):
                 if placement is not None:
                     self.report(self.shards.add_committed(draft, placement, size))
-            self.source.record_finished(job.unit, job.drafted, self.shards.output)
+            self.source.record_finished_unit(job.unit, job.drafted, self.shards.output)
 
     def _await_result(self, job: UnitInProgress) -> Any:
         """Return the result of the job's call; if the worker dies, draft the unit again."""
@@ -311,7 +311,7 @@ class DraftingQueue:
                 if job.deaths == MAX_ATTEMPTS:
                     raise PlumblineError(
                         f"the workers died {job.deaths} times on {job.unit} "
-                        f"({get_first_line(error)}); they may lack memory: lower row_group_bytes or "
+                        f"({get_first_line(error)}); they may have run out of memory: lower row_group_bytes or "
                         "cluster.num_cpus, and run the same command to continue"
                     ) from error
                 self.workers.await_restart(job.drafter)

@@ -102,7 +102,7 @@ class FileSource(Source):
 
     @cached_property
     def extras(self) -> list[str]:
-        """Columns of the table that have no role; raises ConfigError if a name is reserved for a column of shards."""
+        """Columns of the table that have no role; raises ConfigError if a name is reserved for a shard column."""
         fixed = self.config.generator is not None
         used = {name for role, name in asdict(self.names).items() if role != "generator" or not fixed}
         extras = [name for name in self.table.types if name not in used]
@@ -137,7 +137,7 @@ class FileSource(Source):
     def origins(self) -> Origins:
         return self.table.describe_origins(self.config)
 
-    def list_visible_files(self) -> list[SourceFile]:
+    def list_files_to_probe(self) -> list[SourceFile]:
         """Return the table and the first image file that exists."""
         rows = next((unit.rows for unit in self.iterate_units([])), [])
         existing = (row for row in rows if isinstance(self._find_row_files(row).image, ImageFile))
@@ -203,12 +203,12 @@ class FileSource(Source):
                         shard.add(found.candidate, images[0], images[1:], settings)
         return []
 
-    def record_finished(self, unit: FileUnit, drafted: DraftedUnit, output: Place) -> None:
+    def record_finished_unit(self, unit: FileUnit, drafted: DraftedUnit, output: Place) -> None:
         """Record nothing, because the existence of the shard shows that the unit is finished."""
 
     def _hash_rows(self, found_rows: Sequence[FoundRow]) -> str:
         sources = [[found.sources for found in found_rows]] if self._source_columns else []
-        rows = [(self.table.select_hashed(found.candidate), found.image[:N_HASHED_FIELDS]) for found in found_rows]
+        rows = [(self.table.select_hashed_part(found.candidate), found.image[:N_HASHED_FIELDS]) for found in found_rows]
         return hash_json([self.config.recipe, str(self._hashed_schema), self.folder.url, rows, *sources])
 
     def _find_row_files(self, row: TableRow) -> FoundRow:
@@ -250,7 +250,7 @@ def _read_file(file: ImageFile, folder: Place) -> bytes:
     with convert_read_errors(folder, f"{file.place} in images"):
         content = file.place.read()
     if len(content) != file.size:
-        raise ConfigError(f"{file.place}: the file changed while it was read; run the same command again")
+        raise ConfigError(f"{file.place}: the file changed while it was being read; run the same command again")
     return content
 
 
@@ -292,10 +292,10 @@ def find_image(folder: Place, relative: str, roots: Sequence[Path], max_bytes: i
     place = folder / relative
     if place.is_local and is_outside_roots(place.path, roots):
         remedy = "put the file itself there, or add the folder of the link's target to link_roots"
-        raise Refused("outside_folder", f"{place}: a link leads out of {folder.url}; {remedy}")
+        raise Refused("outside_folder", f"{place}: a link points outside {folder.url}; {remedy}")
     with convert_read_errors(folder, "images"):
         try:
-            entry = _read_local_entry(place.path) if place.is_local else place.entry()
+            entry = _read_local_entry(place.path) if place.is_local else place.get_entry()
         except (FileNotFoundError, NotADirectoryError) as error:
             message = f"no file at {place}; generate the image again, or correct the path"
             raise Refused("missing_image", message) from error

@@ -113,7 +113,7 @@ class Folder:
         return [name for name in self._images_and_sources if name not in self.source_paths]
 
     @property
-    def foreign(self) -> list[str]:
+    def foreign_format_images(self) -> list[str]:
         """Image files in formats that cannot be decoded."""
         return [name for name in self.names if _get_suffix(name) in FOREIGN_SUFFIXES]
 
@@ -209,12 +209,12 @@ class Folder:
         return self._generators.get(first, first) if is_named else self.own_generator
 
     def find_generators_in_names(self, prompts: Sequence[str]) -> dict[str, str]:
-        """Return the generators given by file names such as flux_0.png, by image.
+        """Map each image to the generator in its file name, such as flux in flux_0.png.
 
         Images in a folder that names a generator are left out.
 
-        Every generator must have the same set of numbers, one for each prompt. A name does not count as a generator if
-        it differs from another name only in a number, or if a prompt begins with the name.
+        Every generator must have images with the same numbers, one for each prompt. A name does not count as a
+        generator if it differs from another name only in a number, or if a prompt begins with the name.
         """
         in_folders: dict[PurePosixPath, dict[str, tuple[str, int]]] = defaultdict(dict)
         for image in self.images:
@@ -233,7 +233,7 @@ class Folder:
     def get_url(self, name: str) -> str:
         return f"{self.place.url}/{name}"
 
-    def reject_without_prompt(self, image: str, message: str) -> Rejection:
+    def reject_unprompted_image(self, image: str, message: str) -> Rejection:
         """Return the rejection of an image without a prompt; mark a contact sheet, which needs none, as skipped."""
         if is_contact_sheet(image):
             return self.skip(image, "contact sheet, by its name")
@@ -276,7 +276,7 @@ class Folder:
                 yield from pool.map(read, names[start : start + MAX_FILES_READ_AHEAD])
 
 
-def list_images(place: Place, key: str = "images", columns: InputColumnsConfig | None = None) -> Folder:
+def list_image_folder(place: Place, key: str = "images", columns: InputColumnsConfig | None = None) -> Folder:
     """List the files of a folder by name, ignoring any stores in it.
 
     Raises ConfigError naming `key` if the folder does not exist.

@@ -21,7 +21,7 @@ from plumbline.pipelines.base.hugging_face_labels import find_labels, name_label
 from plumbline.pipelines.base.storage import Place, convert_read_errors, get_first_line
 from plumbline.pipelines.base.tables import DAMAGED_TABLE, Refused, Rejection, escape_bytes
 from plumbline.pipelines.ingest.files import read_image
-from plumbline.pipelines.ingest.image_folders import list_images
+from plumbline.pipelines.ingest.image_folders import list_image_folder
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
 from plumbline.pipelines.ingest.ingest_output import open_for_arrow
 from plumbline.pipelines.ingest.input_rows import (
@@ -30,11 +30,11 @@ from plumbline.pipelines.ingest.input_rows import (
     make_candidate,
     make_relative,
     read_known_ids,
-    require_names,
+    require_input_columns,
     resolve_link_roots,
 )
 from plumbline.pipelines.ingest.sample_files import ImageSample, SampleFile, SampleSource, remove_ending
-from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
+from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_column_names
 from plumbline.pipelines.sources.origins import Origins
 from plumbline.pipelines.sources.shards import BINARY_TYPES, is_table
 
@@ -48,7 +48,7 @@ NUMBERED_COLUMN_TEMPLATES = {"image": ("jpg_{}", "image_{}", "png_{}"), "generat
 
 class ImageTableSource(SampleSource):
     def read(self, file: SampleFile) -> Iterator[ImageSample | Rejection]:
-        """Yield a table's images in order. A bad row is rejected on its own; rows after damage are lost."""
+        """Yield a table's images in order. A bad row is rejected on its own; rows after a damaged part are lost."""
         line = 0
         try:
             with _open_table(file.place, file.size) as (schema, batches):
@@ -109,11 +109,11 @@ class ImageTableSource(SampleSource):
             return Origins(origin, origin)
 
     def reject_unnamed_images(self) -> list[Rejection]:
-        """Return a rejection of kind `skipped` for each image file in the folder of tables that no row names."""
+        """Return a rejection of kind `skipped` for each image file in the tables' folder that is not named in a row."""
         place = self.config.storage.locate(str(self.config.table))
         if self.config.images is not None or not place.is_folder():
             return []
-        folder = list_images(place, "table")
+        folder = list_image_folder(place, "table")
         if not folder.images:
             return []
         named = {path for file in self.sample_files for path in _read_image_paths(file, self.config)}
@@ -122,9 +122,9 @@ class ImageTableSource(SampleSource):
 
 
 def open_image_tables(config: IngestConfig) -> ImageTableSource | None:
-    """Return the table of an ingest, or the tables below a folder by name; None if the tables have another format.
+    """Open an ingest's image table, or all image tables below a folder; return None if there are none.
 
-    Raises ConfigError if a link leads out of the folder of tables.
+    Raises ConfigError if a link leads out of the tables' folder.
     """
     if config.table is None:
         return None
@@ -136,7 +136,7 @@ def open_image_tables(config: IngestConfig) -> ImageTableSource | None:
     roots = resolve_link_roots(place.path, config.link_roots) if place.is_local else []
     for path in entries:
         if roots and path and is_outside_roots((place / path).path, roots):
-            raise ConfigError(f"table {place / path}: a link leads out of {place.url}; add its target to link_roots")
+            raise ConfigError(f"table {place / path}: a link points outside {place.url}; add its target to link_roots")
     names = _name_files({path: path or place.name for path in entries})
     tables = [
         SampleFile(place=place / path, size=entry.size, etag=entry.etag, name=names[path])
@@ -150,7 +150,7 @@ def open_image_tables(config: IngestConfig) -> ImageTableSource | None:
 
 
 def _name_files(paths: Mapping[str, str]) -> dict[str, str]:
-    """Return a unique name for each table, with the keys of `paths`; it is used to make ids for images without one.
+    """Return a unique name for each table, keyed like `paths`; it becomes part of the ids of images that have none.
 
     The table a/b.parquet is named a-b; a digest is added if there is also an a-b.parquet.
     """
@@ -182,7 +182,7 @@ def _open_table(
 
 
 class TableInspection(NamedTuple):
-    """Properties of a table's image columns, found from its schema and first rows."""
+    """Properties of a table's image columns, determined from its schema and first rows."""
 
     has_several_images: bool = False
     """True if a row has several images."""
@@ -200,7 +200,7 @@ def inspect_table(place: Place, columns: InputColumnsConfig) -> TableInspection:
     """Return a table's properties, or the defaults if the table cannot be read; the ingest reports why."""
     try:
         with _open_table(place) as (schema, batches):
-            names = find_names(schema.names, columns)
+            names = find_column_names(schema.names, columns)
             usual = () if columns.image else EMBEDDED_COLUMNS
             image = next((name for name in (*usual, names.image) if name in schema.names), None)
             first_rows = next(batches, None) if image is not None else None
@@ -262,7 +262,7 @@ def _list_columns_by_image(available: Sequence[str], config: IngestConfig) -> li
         )
         for number in range(count)
     ] or [replace(config.columns, image=config.columns.image or embedded)]
-    return [require_names(list(available), each, config.generator, str(config.table)) for each in asked]
+    return [require_input_columns(list(available), each, config.generator, str(config.table)) for each in asked]
 
 
 def _list_other_columns(schema: pa.Schema, images_of_row: Sequence[InputColumnsConfig]) -> list[str]:

@@ -9,7 +9,7 @@ from plumbline.pipelines.base.exit_codes import OVER_BUDGET, compute_exit_code
 from plumbline.pipelines.base.storage import convert_read_errors
 from plumbline.pipelines.base.tables import DAMAGED_KINDS, SKIPPED_KIND, Rejection
 from plumbline.pipelines.ingest.draft_placement import PlacedShards
-from plumbline.pipelines.ingest.draft_workers import DraftingQueue, DraftWorkers, Source
+from plumbline.pipelines.ingest.draft_workers import DraftingQueue, DraftWorkerPool, Source
 from plumbline.pipelines.ingest.files import FileSource
 from plumbline.pipelines.ingest.image_folders import ExternalPrompts
 from plumbline.pipelines.ingest.image_tables import open_image_tables
@@ -89,7 +89,7 @@ def ingest(
     source = _open_source(config, prompts)
     records = IngestRecords(config.storage.locate(config.output), config.addresses)
     shards = PlacedShards(records, config.on_change)
-    with DraftWorkers(source) as workers:
+    with DraftWorkerPool(source) as workers:
         DraftingQueue(source, shards, workers, report).run()
     written = sorted(shards.records)
     left_out = sorted(shards.rejected, key=lambda each: (each.file, each.line or 0, each.kind, each.message))

@@ -89,13 +89,16 @@ def _list_files(folder: Place) -> dict[str, Entry]:
 
 def read_footer(output: Place, path: str, size: int | None = None) -> ShardFooter:
     """Read a shard's metadata; raise ConfigError if the file is damaged, or was not written by an ingest."""
-    with convert_damage(output, path), open_for_arrow(output / path, "output", size=size, cache_type="none") as stream:
+    with (
+        convert_damage_errors(output, path),
+        open_for_arrow(output / path, "output", size=size, cache_type="none") as stream,
+    ):
         values = decode_json((pq.read_metadata(stream).metadata or {})[INGEST_KEY].decode())
         return ShardFooter(values["key"], [Rejection(*row) for row in values["rejected"]], dict(values["source"]))
 
 
 @contextmanager
-def convert_damage(output: Place, path: str) -> Iterator[None]:
+def convert_damage_errors(output: Place, path: str) -> Iterator[None]:
     """Convert errors about a damaged file, or a file that no ingest wrote, to an OutputError that names the file."""
     try:
         yield
@@ -121,7 +124,7 @@ def read_prompts(output: Place, paths: Sequence[str]) -> Iterator[tuple[str, lis
 
 def read_columns(output: Place, path: str, names: list[str]) -> list[dict[str, Any]]:
     """Return a shard's rows with the columns in `names`, if they exist; raise ConfigError if the shard is damaged."""
-    with convert_damage(output, path), open_for_arrow(output / path, "output", cache_type="none") as stream:
+    with convert_damage_errors(output, path), open_for_arrow(output / path, "output", cache_type="none") as stream:
         file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
         rows: list[dict[str, Any]] = file.read(columns=names, use_threads=False).to_pylist()
         return rows

@@ -15,7 +15,7 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.images.generation_settings import SETTING_NAMES, SETTINGS_COLUMN, make_settings_type
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import Refused, Rejection, convert_to_list, require_utf8
-from plumbline.pipelines.sources.input_columns import DEFAULT_COLUMN_NAMES, InputColumnsConfig, find_names
+from plumbline.pipelines.sources.input_columns import DEFAULT_COLUMN_NAMES, InputColumnsConfig, find_column_names
 from plumbline.pipelines.sources.origins import Origins
 from plumbline.pipelines.sources.shards import hash_text
 
@@ -72,7 +72,7 @@ MAX_NAME_BYTES = 200
 
 
 class Candidate(NamedTuple):
-    """The row of an image whose file has not been read yet."""
+    """A row for an image whose file has not been read yet."""
 
     file: str
     line: int | None
@@ -96,11 +96,11 @@ class Candidate(NamedTuple):
         return {**row, **images, "skills": list(self.skills), **self.extras}
 
 
-def require_names(
+def require_input_columns(
     available: list[str], columns: InputColumnsConfig, generator: str | None, url: str
 ) -> InputColumnsConfig:
     """Return the table's columns by role; raise ConfigError naming the first required column that is missing."""
-    names = find_names(available, columns)
+    names = find_column_names(available, columns)
     listed = ", ".join(available) or "none"
     for role in DEFAULT_COLUMN_NAMES:
         if getattr(columns, role) and getattr(names, role) is None:
@@ -132,7 +132,7 @@ def describe_column_origins(
     return Origins(f"the column {prompt!r} of {url}", generators, unread, sources=sources)
 
 
-def refuse_foreign(name: str) -> None:
+def refuse_foreign_format(name: str) -> None:
     """Raise Refused if the file is an image or video in a format that cannot be decoded."""
     ending = PurePosixPath(name).suffix
     if ending[1:].lower() in FOREIGN_VIDEO_SUFFIXES:
@@ -186,7 +186,7 @@ def make_candidate(
     value = values.get(names.skills) if names.skills else None
     skills = convert_to_list(value) or []
     if not isinstance(skills, list) or not all(isinstance(skill, str) for skill in skills):
-        expected = f"expected a list of text, found {type(value).__name__}; write a list"
+        expected = f"expected a list of strings, found {type(value).__name__}; write a list"
         raise Refused("bad_value", f"{names.skills}: {expected}")
     for skill in skills:
         require_utf8(skill)

@@ -1,4 +1,4 @@
-"""Layouts of image folders that contain their own prompts, and reading such a folder as a table."""
+"""Recognises the layouts of image folders that contain their own prompts, and reads such a folder as a table."""
 
 import re
 import shlex
@@ -27,14 +27,14 @@ from plumbline.pipelines.ingest.image_folders import (
     Folder,
     is_contact_sheet,
     is_image,
-    list_images,
+    list_image_folder,
 )
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
-from plumbline.pipelines.ingest.input_rows import Candidate, refuse_foreign
+from plumbline.pipelines.ingest.input_rows import Candidate, refuse_foreign_format
 from plumbline.pipelines.ingest.list_layout import (
     LIST_FILE,
     PromptList,
-    describe_by_numbers,
+    describe_images_by_number,
     find_lists,
     find_numbers,
     read_lists,
@@ -42,11 +42,11 @@ from plumbline.pipelines.ingest.list_layout import (
 from plumbline.pipelines.ingest.table_layout import find_tables, list_file_name_columns, match_rows, read_tables
 from plumbline.pipelines.ingest.text_tables import Table, read_column_names
 from plumbline.pipelines.sources.benchmark import PromptsFrom
-from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
+from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_column_names
 from plumbline.pipelines.sources.origins import (
     Origins,
     SeenOrigins,
-    describe_ignored,
+    describe_ignored_files,
     format_first_names,
     format_suffix_counts,
 )
@@ -83,7 +83,7 @@ class Layout(NamedTuple):
 
 
 def _find_sidecar_files(folder: Folder) -> dict[str, str]:
-    """Return the file with the prompt of each image that has one: the .txt, or else the .json, of the same name."""
+    """Return the prompt file for each image that has one: the .txt, or else the .json, with the same name."""
     names = set(folder.names)
     sidecar_files = {}
     for image in folder.images:
@@ -100,7 +100,7 @@ def _read_sidecar_files(folder: Folder) -> Iterator[DescribedImage | Rejection]:
             message = (
                 f"there is no .txt or .json of the same name with its prompt; write {PurePosixPath(image).stem}.txt"
             )
-            yield folder.reject_without_prompt(image, message)
+            yield folder.reject_unprompted_image(image, message)
     for (image, name), content in zip(
         sidecar_files.items(), folder.read_all(list(sidecar_files.values())), strict=True
     ):
@@ -117,7 +117,7 @@ def _read_sidecar_files(folder: Folder) -> Iterator[DescribedImage | Rejection]:
 def _parse_description(folder: Folder, name: str, content: bytes) -> dict[str, Any]:
     if name.endswith(".json"):
         values = parse_object(content)
-        columns = find_names(values, folder.columns)
+        columns = find_column_names(values, folder.columns)
         if not any(str(values[each] or "").strip() for each in (columns.prompt, columns.prompt_id) if each):
             raise Refused("empty_prompt", "the .json has neither a prompt nor a prompt_id; add one")
         return values
@@ -131,7 +131,9 @@ def _parse_description(folder: Folder, name: str, content: bytes) -> dict[str, A
 
 
 def _find_prompt_in_name(image: str) -> str:
-    """Return the prompt in the name of an image or, within a generator's folder, of the image's folder; empty if none.
+    """Return the prompt in the name of an image or of its folder; empty if there is none.
+
+    The name of the image's folder counts only if that folder is within a generator's folder.
 
     A prompt has at least two words, unlike `image_001` and `00001`. In a name without spaces, underscores count as
     spaces.
@@ -171,7 +173,7 @@ def _read_prompts_from_names(folder: Folder) -> Iterator[DescribedImage | Reject
             yield DescribedImage(image, {"prompt": prompt}, "the images' names")
         else:
             message = "its name has no prompt; write prompts.txt, a line for each image, or a table (docs/ingest.md)"
-            yield folder.reject_without_prompt(image, message)
+            yield folder.reject_unprompted_image(image, message)
 
 
 def _read_ids(folder: Folder) -> Iterator[DescribedImage | Rejection]:
@@ -188,15 +190,15 @@ def _read_ids(folder: Folder) -> Iterator[DescribedImage | Rejection]:
             texts = [row.values["prompt"] for row in prompts.rows]
             numbers = range(1, len(texts) + 1) if prompts.url.lower().endswith(".txt") else [None] * len(texts)
             lines = PromptList(PurePosixPath(prompts.url).name, prompts.url, texts, numbers)
-            yield from describe_by_numbers(folder, lines, folder.images)
+            yield from describe_images_by_number(folder, lines, folder.images)
             return
         _require_known_id(folder, prompts, images)
     origin = f"the ids in the {match.path_part}" if match else "the images' names, which are ids"
-    generators = match.name_generators(folder.own_generator) if match else {}
+    generators = match.find_generators(folder.own_generator) if match else {}
     for image in folder.images:
         row = match.rows.get(image) if match else None
         if row is None and is_contact_sheet(image):
-            yield folder.reject_without_prompt(image, "")
+            yield folder.reject_unprompted_image(image, "")
         else:
             prompt_id = row.values["prompt_id"] if row else PurePosixPath(image).stem
             yield DescribedImage(image, {"prompt_id": prompt_id}, origin, generator=generators.get(image))
@@ -258,7 +260,7 @@ LAYOUTS = (
 def read_layout(
     folder: Folder, prompts_from: PromptsFrom | None
 ) -> tuple[Iterator[DescribedImage | Rejection], list[str]]:
-    """Read a folder in its layout; raise ConfigError if it has no images or no known layout.
+    """Read a folder according to its layout; raise ConfigError if it has no images or no known layout.
 
     Returns:
         Every image with its description or the reason for leaving it out, and the ignored files, which are neither
@@ -268,7 +270,7 @@ def read_layout(
         kinds = format_suffix_counts(folder.names)
         raise ConfigError(f"images {folder.place.url}: expected image files, found {kinds or 'none'}")
     layout = _find_layout(folder, prompts_from)
-    read = {*folder.images, *folder.source_paths, *folder.foreign, *layout.files(folder)}
+    read = {*folder.images, *folder.source_paths, *folder.foreign_format_images, *layout.files(folder)}
     ignored = [name for name in (*folder.names, *folder.badly_named) if name not in read and not is_image(name)]
     return _read_all_descriptions(folder, layout), ignored
 
@@ -305,9 +307,9 @@ def _read_all_descriptions(folder: Folder, layout: Layout) -> Iterator[Described
     yield from (folder.skip(image, reason) for image, reason in left_out.items() if image not in described)
     for image in filter(is_image, folder.badly_named):
         yield folder.reject(image, Refused("not_utf8", "the file's name is not UTF-8; rename it"))
-    for image in folder.foreign:
+    for image in folder.foreign_format_images:
         try:
-            refuse_foreign(image)
+            refuse_foreign_format(image)
         except Refused as refused:
             yield folder.reject(image, refused)
 
@@ -336,7 +338,7 @@ def _suggest_prompt_files(folder: Folder) -> str:
 
 
 def _find_prompt_files(folder: Folder) -> list[str]:
-    """Return files next to the folder that are named like prompts files."""
+    """Return the URLs of files next to the folder whose names suggest that they list prompts."""
     with suppress(ConfigError), convert_read_errors(folder.place.parent, "images"):
         names = sorted(name for name, entry in folder.place.parent.list().items() if entry.type == "file")
         return [f"{folder.place.parent.url}/{name}" for name in names if PROMPTS_FILE_PATTERN.fullmatch(name)]
@@ -403,13 +405,15 @@ class FolderTable(Table):
         )
 
     def _list_folder(self) -> Folder:
-        folder = list_images(self.place, columns=self.columns).select_subfolders(self.images_inside)
+        folder = list_image_folder(self.place, columns=self.columns).select_subfolders(self.images_inside)
         return replace(folder, prompts=self.prompts)
 
     def describe_origins(self, config: IngestConfig) -> Origins:
         """Return the origins of the prompts and generators in the rows that have been read."""
         return self._seen.to_origins(config.generator)._replace(
-            passed_over=describe_ignored(self._ignored), sources=self._sources.describe(), warnings=list(self._warnings)
+            passed_over=describe_ignored_files(self._ignored),
+            sources=self._sources.describe(),
+            warnings=list(self._warnings),
         )
 
     def locate_row(self, row: Row) -> tuple[str, int | None]:
@@ -417,7 +421,7 @@ class FolderTable(Table):
         described: tuple[str, int | None] = row.values[DESCRIPTION_LOCATION_KEY]
         return described
 
-    def select_hashed(self, candidate: Candidate) -> Candidate:
+    def select_hashed_part(self, candidate: Candidate) -> Candidate:
         """Return the part of a row that is hashed into the key of its shard.
 
         The file and line of the description are replaced by the address of the image, because a description can move
@@ -436,7 +440,7 @@ class FolderTable(Table):
     def _read_values(self, description: DescribedImage, folder: Folder) -> dict[str, Any]:
         """Return a row's values under the columns in FOLDER_TABLE_COLUMNS, and record their origins."""
         image, values, origin = description.image, description.values, description.origin
-        names = find_names(values, self.columns)
+        names = find_column_names(values, self.columns)
         roles = {"prompt": names.prompt, "prompt_id": names.prompt_id, "skills": names.skills}
         row: dict[str, Any] = {role: values[name] for role, name in roles.items() if name is not None}
         row["generator"] = values.get(names.generator) if names.generator is not None else None

@@ -17,7 +17,7 @@ from plumbline.operators.base.sentences import format_quantity
 from plumbline.pipelines.base.tables import JSON_LINES_SUFFIXES, SEPARATORS_BY_SUFFIX, Refused, Rejection, split_lines
 from plumbline.pipelines.ingest.image_folders import NON_GENERATOR_FOLDERS, DescribedImage, Folder, is_contact_sheet
 from plumbline.pipelines.ingest.text_tables import read_column_names, read_rows
-from plumbline.pipelines.sources.input_columns import find_names
+from plumbline.pipelines.sources.input_columns import find_column_names
 
 LIST_FILE = "prompts.txt"
 NUMBER_PATTERN = re.compile(r"\d+")
@@ -34,7 +34,7 @@ def find_lists(folder: Folder) -> list[str]:
     for table in folder.text_tables if not lists else ():
         with suppress(ConfigError):
             columns = read_column_names(folder.place / table)
-            if len(columns) == 1 and find_names(columns, folder.columns).prompt:
+            if len(columns) == 1 and find_column_names(columns, folder.columns).prompt:
                 lists.append(table)
     return sorted(lists, key=lambda name: -name.count("/"))
 
@@ -44,10 +44,10 @@ def read_lists(folder: Folder) -> Iterator[DescribedImage | Rejection]:
     for name in find_lists(folder):
         base = name[: name.rfind("/") + 1]
         within = [image for image in left if image.startswith(base)]
-        yield from describe_by_numbers(folder, _read_prompt_list(folder, name), within, base)
+        yield from describe_images_by_number(folder, _read_prompt_list(folder, name), within, base)
         left = [image for image in left if not image.startswith(base)]
     for image in left:
-        yield folder.reject_without_prompt(image, f"no {LIST_FILE} in its folder or above it; write one")
+        yield folder.reject_unprompted_image(image, f"no {LIST_FILE} in its folder or above it; write one")
 
 
 class PromptList(NamedTuple):
@@ -61,11 +61,11 @@ class PromptList(NamedTuple):
     """Line number of each prompt in the file, counted from 1; None if unknown."""
 
 
-def describe_by_numbers(
+def describe_images_by_number(
     folder: Folder, lines: PromptList, images: Sequence[str], base: str = ""
 ) -> Iterator[DescribedImage | Rejection]:
-    """Yield each image with the prompt in the line with the image's number; `base` is the folder of the list."""
-    foreign = [image for image in folder.foreign if image.startswith(base)]
+    """Yield each image with its prompt, found on the line with the image's number; `base` is the list's folder."""
+    foreign = [image for image in folder.foreign_format_images if image.startswith(base)]
     numbered = [image.removeprefix(base) for image in (*images, *foreign) if not is_contact_sheet(image)]
     generators = folder.find_generators_in_names(lines.texts)
     numbers = find_numbers(numbered, {image.removeprefix(base) for image in generators if image.startswith(base)})
@@ -81,10 +81,10 @@ def describe_by_numbers(
     for image in images:
         number = numbers.get(image.removeprefix(base), "")
         if isinstance(number, str):
-            yield folder.reject_without_prompt(image, number)
+            yield folder.reject_unprompted_image(image, number)
         elif not 0 <= number - first < n_lines:
             message = f"{lines.url} has {n_lines} lines, counted from {first}, so line {number} is missing"
-            yield folder.reject_without_prompt(image, f"{message}; add it, or change the image's number")
+            yield folder.reject_unprompted_image(image, f"{message}; add it, or change the image's number")
         elif not lines.texts[number - first].strip():
             refused = Refused(
                 "empty_prompt", f"the line is empty, but {image} has its number; write the prompt of this image there"
@@ -177,8 +177,8 @@ def _find_first_number(numbers: Mapping[str, int | str], n_lines: int, url: str)
         problem = "they may count from 0 or from 1"
     known = set.union(*folders.values())
     raise ConfigError(
-        f"{url}: {n_lines} lines, and images with numbers from {min(known)} to {max(known)}: {problem}; add the first "
-        "or the last image, or remove one that does not belong, or write a table (docs/ingest.md)"
+        f"{url}: {n_lines} lines, but images numbered {min(known)} to {max(known)}: {problem}; add the first or the "
+        "last image, or remove one that does not belong, or write a table (docs/ingest.md)"
     )
 
 
@@ -195,9 +195,10 @@ def _find_numbered_folder(image: str) -> PurePosixPath | None:
 def _find_last_numbers(stems: Mapping[str, str]) -> dict[str, int | str]:
     """Return each image's number by its path, or the reason why the image has none.
 
-    The number is the last one in the name, or the only one that differs among names with the same words.
+    The number is the only one that differs among names with the same words, or else the last one in the name. The words
+    are the text around the numbers.
 
-    If images with different words have the same number, only the images with the most frequent words get the number.
+    If images with different words claim the same number, only the images with the most frequent words get it.
     """
     numbers: dict[str, int | str] = {}
     words = {image: NUMBER_PATTERN.sub("#", stem) for image, stem in stems.items()}

@@ -49,7 +49,7 @@ class SampleFile:
 
 
 class ImageSample(NamedTuple):
-    """One image of a tar or table, with the row that describes the image."""
+    """One image from a tar or table, with the row that describes the image."""
 
     candidate: Candidate
     image: bytes
@@ -78,7 +78,7 @@ class SampleSource(Source):
         """Return the origins of a file's prompts and generators, judging by its columns or first samples."""
 
     def reject_unnamed_images(self) -> list[Rejection]:
-        """Return rejections of image files that are next to the sample files and belong to no sample."""
+        """Return a rejection for each image file that is next to the sample files but belongs to no sample."""
         return []
 
     @property
@@ -93,7 +93,7 @@ class SampleSource(Source):
 
     @property
     def origins(self) -> Origins:
-        """Origins of prompts and generators in the first files; the other files are assumed to be alike."""
+        """Origins of prompts and generators in the first files; the other files are assumed to have the same ones."""
         return combine_origins([self.describe(file) for file in self.sample_files[:MAX_INSPECTED_FILES]])
 
     def iterate_units(self, rejected: list[Rejection]) -> Iterator[SampleFile]:
@@ -139,8 +139,8 @@ class SampleSource(Source):
             current[generator].add(sample.candidate, sample.image, sample.sources, settings)
         return rejected
 
-    def record_finished(self, file: SampleFile, drafted: DraftedUnit, output: Place) -> None:
-        """Write a receipt that the file was read completely, so that a later ingest need not read the file again."""
+    def record_finished_unit(self, file: SampleFile, drafted: DraftedUnit, output: Place) -> None:
+        """Write a receipt to record that the whole file was read, so that a later ingest need not read it again."""
         generators = [shard.generator for shard in drafted.shards]
         receipt = {"version": RECEIPT_VERSION, "generators": generators, "rejected": drafted.rejected}
         (output / _make_receipt_path(self._make_file_key(file))).write(encode_json(receipt).encode())

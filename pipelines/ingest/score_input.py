@@ -9,7 +9,7 @@ from plumbline.operators.images.decoding import ImageLimits
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.base.tables import Row
-from plumbline.pipelines.ingest.image_folders import ExternalPrompts, Folder, list_images
+from plumbline.pipelines.ingest.image_folders import ExternalPrompts, Folder, list_image_folder
 from plumbline.pipelines.ingest.image_tables import TABLE_SUFFIXES as TABLES
 from plumbline.pipelines.ingest.image_tables import TableInspection, inspect_table
 from plumbline.pipelines.ingest.ingest import IngestResult, ingest
@@ -21,9 +21,9 @@ from plumbline.pipelines.ingest.tars import TAR_SUFFIXES as TARS
 from plumbline.pipelines.ingest.tars import has_generators
 from plumbline.pipelines.ingest.text_tables import TEXT_TABLE_SUFFIXES, open_table
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig
-from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
+from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_column_names
 from plumbline.pipelines.sources.origins import format_first_names, format_suffix_counts
-from plumbline.pipelines.sources.prompts import list_prompt_pairs, open_prompts, read_texts_without_ids
+from plumbline.pipelines.sources.prompts import list_ids_and_texts, open_prompts, read_texts_without_ids
 from plumbline.pipelines.sources.shards import ShardSize, hash_text, is_table
 from plumbline.pipelines.store.store import open_store
 
@@ -69,7 +69,7 @@ def ingest_images(config: Config) -> tuple[Config, IngestResult | None]:
         return config, None
     place = config.storage.locate(benchmark.images)
     columns = _select_configured_columns(benchmark.columns)
-    folder = list_images(place, "benchmark.images", columns)
+    folder = list_image_folder(place, "benchmark.images", columns)
     if benchmark.prompts is not None:
         return _ingest_by_ids(config, place, folder)
     inspection = _inspect_first_table(place, folder, columns)
@@ -96,11 +96,11 @@ def ingest_images(config: Config) -> tuple[Config, IngestResult | None]:
 
 
 def _ingest_by_ids(config: Config, place: Place, folder: Folder) -> tuple[Config, IngestResult | None]:
-    """Ingest image files that have prompt ids of the benchmark in their names; do nothing if images are in tables."""
+    """Ingest image files whose names contain prompt ids of the benchmark; do nothing if images are in tables."""
     if not folder.images or any(is_table(name, TABLES) for name in folder.names):
         return config, None
     ingest_config = _make_ingest_config(config, place, {"images": place.url, "copy": False, "prompts_from": "ids"})
-    pairs = list_prompt_pairs(open_prompts(config.benchmark, config.storage, ShardSize()).table)
+    pairs = list_ids_and_texts(open_prompts(config.benchmark, config.storage, ShardSize()).table)
     texts = read_texts_without_ids(config.benchmark, config.storage)
     if texts is not None:  # image names contain row numbers, so rows with repeated texts count too
         pairs = [(hash_text(text), text) for text in texts]
@@ -122,7 +122,7 @@ def _choose_table_options(place: Place, columns: InputColumnsConfig) -> dict[str
     if not place.path.lower().endswith(TEXT_TABLE_SUFFIXES):
         return None
     types = open_table(place).types
-    names = find_names(types, columns)
+    names = find_column_names(types, columns)
     if names.image is None and names.prompt is not None and columns.image is None:
         raise ConfigError(
             f"images {place.url}: expected a column of image files, found {format_first_names(list(types))}; "

@@ -158,7 +158,7 @@ class ShardDraft:
         """
         if placement.content != self.content:
             raise ConfigError(
-                f"{self.output / placement.path}: the input changed while it was read; run the same command again"
+                f"{self.output / placement.path}: the input changed while it was being read; run the same command again"
             )
         if placement.refused:
             self._remove_rows(placement.refused)

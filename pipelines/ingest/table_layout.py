@@ -28,7 +28,7 @@ from plumbline.pipelines.ingest.image_folders import (
 from plumbline.pipelines.ingest.input_rows import EDIT_RESULT_COLUMNS, EDIT_SOURCE_COLUMNS
 from plumbline.pipelines.ingest.list_layout import find_numbers
 from plumbline.pipelines.ingest.text_tables import read_column_names, read_rows
-from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
+from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_column_names
 
 METADATA_FILES = ("metadata.jsonl", "metadata.csv")
 FILE_NAMES_PATTERN = re.compile(r"(?:.+_)?file_names|.+_file_name")
@@ -61,12 +61,15 @@ class RowMatch(NamedTuple):
     generators_in_names: Mapping[str, str]
     """Generator of each image in the folder, if image names contain the generators."""
 
-    def name_generators(self, default: str) -> Mapping[str, str]:
-        """Return the generator of each image; empty if the images were matched by other parts of their paths.
+    def find_generators(self, default: str) -> Mapping[str, str]:
+        """Return the generator of each image.
 
-        Images that were matched by number have the generators in `generators_in_names`. If the first folder of every
-        image is a value of `column`, the generator of an image is the name of its subfolder or else of its file,
-        provided that some images share this name and no name is a number; otherwise it is the default.
+        There are three cases:
+        - Images were matched by number: return `generators_in_names`.
+        - Images were matched by folder, and the first folder of every image is a value of `column`: the generator is
+          the name of the subfolder or, without a subfolder, of the file. If no two images share a name, or if a name
+          is a number, all images have the default generator.
+        - In all other cases, the result is empty.
         """
         if self.path_part == NUMBERS:
             return self.generators_in_names
@@ -98,7 +101,7 @@ def _describes_images(folder: Folder, table: str) -> bool:
         columns = read_column_names(folder.place / table)
     except ConfigError:  # reported if nothing else contains the prompts
         return False
-    names = find_names(columns, folder.columns)
+    names = find_column_names(columns, folder.columns)
     if names.image is not None or list_file_name_columns(columns, folder.columns):
         return (names.prompt or names.prompt_id) is not None
     return names.prompt is not None and _match_table(folder, table) is not None
@@ -112,7 +115,7 @@ def _match_table(folder: Folder, table: str) -> RowMatch | None:
 
 def _match_own_images(folder: Folder, table: str, rows: Sequence[Row]) -> RowMatch | None:
     """Match rows to the images in their table's folder, or to all images if that folder has none."""
-    names = find_names(dict.fromkeys(name for row in rows for name in row.values), folder.columns)
+    names = find_column_names(dict.fromkeys(name for row in rows for name in row.values), folder.columns)
     if names.prompt is None or (len(rows) == 1 and _is_metadata(table)):
         return None
     base = table.rpartition("/")[0]
@@ -125,14 +128,14 @@ def _match_own_images(folder: Folder, table: str, rows: Sequence[Row]) -> RowMat
 
 
 def read_tables(folder: Folder) -> Iterator[DescribedImage | Rejection]:
-    """Match images to rows that name the images' paths, then to rows whose ids are in names of images or folders.
+    """Match images to rows that contain their paths, then to rows whose ids are in the names of images or folders.
 
-    Each remaining image is matched to the nearest metadata file whose only row names no image. Images without a row
-    become rejections. Rows without an image become rejections too, or a warning if other rows of their table were
-    matched by id.
+    Each remaining image is matched to the nearest metadata file that has a single row, without an image path. Images
+    without a row become rejections. Rows without an image become rejections too, or a warning if other rows of their
+    table were matched by id.
     """
     left = dict.fromkeys(folder.images)
-    nameless: dict[str, _NamelessTable] = {}
+    unlinked: dict[str, _UnlinkedTable] = {}
     """Metadata files whose rows name no image, keyed by the folder of the file."""
     matches: dict[str, RowMatch] = {}
     tables = find_tables(folder)
@@ -151,23 +154,23 @@ def read_tables(folder: Folder) -> Iterator[DescribedImage | Rejection]:
             unnamed.append(row)
             if names_files:  # before such a row, the table may still turn out to contain ids
                 for waiting in unnamed:
-                    yield from _describe_named(folder, waiting, table, left)
+                    yield from _describe_named_images(folder, waiting, table, left)
                 unnamed = []
         if unnamed and (match := _match_own_images(folder, table, unnamed)) is not None:
             matches[table] = match
             continue
         base = table.rpartition("/")[0]
         has_no_column = all(_find_image_cells(row.values, folder.columns) is None for row in unnamed)
-        if unnamed and has_no_column and _is_metadata(table) and base not in nameless:
-            nameless[base] = _NamelessTable(table, unnamed[0], _explain_no_prompt(table, unnamed))
+        if unnamed and has_no_column and _is_metadata(table) and base not in unlinked:
+            unlinked[base] = _UnlinkedTable(table, unnamed[0], _explain_unusable_rows(table, unnamed))
         else:
             for row in unnamed:
-                yield from _describe_named(folder, row, table, left)
+                yield from _describe_named_images(folder, row, table, left)
     yield from _describe_matches(folder, left, matches)
-    yield from _describe_nameless(folder, list(left), nameless, tables[0])
+    yield from _describe_by_nearest_table(folder, list(left), unlinked, tables[0])
 
 
-def _describe_named(
+def _describe_named_images(
     folder: Folder, row: Row, table: str, left: dict[str, None]
 ) -> Iterator[DescribedImage | Rejection]:
     """Yield the images that a row names, with the row's values, and remove these images from `left`."""
@@ -199,7 +202,7 @@ def _describe_matches(
     """
     for table, match in sorted(matches.items(), key=lambda each: (-each[0].count("/"), -len(each[1].rows))):
         origin = f"{PurePosixPath(table).name}, by {match.column!r} in the {match.path_part}"
-        generators = match.name_generators(folder.own_generator)
+        generators = match.find_generators(folder.own_generator)
         unread = () if match.column == "prompt_id" else (match.column,)
         for image, row in match.rows.items():
             if image in left:
@@ -222,7 +225,7 @@ def _describe_matches(
             ] = None
 
 
-class _NamelessTable(NamedTuple):
+class _UnlinkedTable(NamedTuple):
     """A metadata file whose rows name no image."""
 
     table: str
@@ -232,7 +235,7 @@ class _NamelessTable(NamedTuple):
     """Reason why the row does not describe all images in its folder; empty if it does."""
 
 
-def _explain_no_prompt(table: str, rows: Sequence[Row]) -> str:
+def _explain_unusable_rows(table: str, rows: Sequence[Row]) -> str:
     """Return the reason why rows that name no image cannot describe all images of a folder; empty if they can."""
     values = [value for row in rows for value in row.values.values()]
     if len(rows) == 1 and not any(isinstance(value, str) and is_image(value) for value in values):
@@ -244,33 +247,33 @@ def _explain_no_prompt(table: str, rows: Sequence[Row]) -> str:
     )
 
 
-def _describe_nameless(
-    folder: Folder, images: Sequence[str], nameless: Mapping[str, _NamelessTable], first_table: str
+def _describe_by_nearest_table(
+    folder: Folder, images: Sequence[str], unlinked: Mapping[str, _UnlinkedTable], first_table: str
 ) -> Iterator[DescribedImage | Rejection]:
-    """Match each image to the nearest metadata file whose only row names no image.
+    """Match each image to the nearest metadata file that has a single row, without an image path.
 
-    Reject each image without such a file, and each such row without an image. Skip an image that lies next to the
-    folder samples/.
+    Reject each image without such a file, and the row of each such file that matches no image. Skip an image that lies
+    next to the samples/ folder.
     """
     folders = {above for image in folder.images for above in _list_folders_above(image)}
     used: set[str] = set()
     for image in sorted(images):
-        base = next((base for base in _list_folders_above(image) if base in nameless), None)
+        base = next((base for base in _list_folders_above(image) if base in unlinked), None)
         if base is None:
             message = f"no row in {PurePosixPath(first_table).name} has its prompt; add one"
-            yield folder.reject_without_prompt(image, message)
+            yield folder.reject_unprompted_image(image, message)
             continue
         used.add(base)
-        table, row, problem = nameless[base]
+        table, row, problem = unlinked[base]
         samples = f"{base}/samples".removeprefix("/")
         if problem or is_contact_sheet(image):
-            yield folder.reject_without_prompt(image, problem)
+            yield folder.reject_unprompted_image(image, problem)
         elif samples in folders and samples not in _list_folders_above(image):
             yield folder.skip(image, "next to samples/, which has the images of its prompt")
         else:
             name, url = PurePosixPath(table).name, folder.get_url(table)
             yield DescribedImage(image, _add_skills(row.values), name, has_columns=True, file=url, line=row.line)
-    for table, row, _ in (nameless[base] for base in nameless if base not in used):
+    for table, row, _ in (unlinked[base] for base in unlinked if base not in used):
         message = "it names no image, and there is none in its folder; generate the image"
         yield Refused("missing_image", message).to_rejection(folder.get_url(table), row.line)
 
@@ -299,7 +302,7 @@ def _find_image_cells(values: Mapping[str, Any], columns: InputColumnsConfig) ->
 
     If there are several columns such as `flux_file_name` and `sdxl_file_name`, each is named after its generator.
     """
-    image = find_names(values, columns).image
+    image = find_column_names(values, columns).image
     others = list_file_name_columns(values, columns)
     if image is None and not others:
         return None
@@ -326,7 +329,7 @@ def _find_image(folder: Folder, named: str, table: str) -> str:
 
 
 def _add_skills(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the values; if they have no `skills` but a `tag`, as in GenEval, add the tag as the only skill."""
+    """Return the values; if they have a `tag` but no `skills`, as in GenEval, add the tag as the only skill."""
     return values if "skills" in values or not values.get("tag") else {**values, "skills": [values["tag"]]}
 
 
@@ -357,8 +360,8 @@ def match_rows(
     """Match images to rows; return None if no column matches.
 
     `names` are the table's columns by role. Rows that name a generator match only images of that generator. If
-    `only_column` is set, no other column is tried. Raises ConfigError if two columns match equally many images and
-    disagree.
+    `only_column` is set, no other column is tried. Raises ConfigError if two columns match the same number of images,
+    but match them to different rows.
     """
     generators_in_names = folder.find_generators_in_names([_get_text(row, names.prompt or "") for row in rows])
     methods = _list_match_methods(images, generators_in_names)
@@ -413,7 +416,7 @@ def _is_number(text: str) -> bool:
 
 
 def _list_stems(path: PurePosixPath, name: str | None = None) -> list[str]:
-    """Return a name, the name without its extension, and then also without one, two, ... sample numbers at its end."""
+    """Return the name, its stem, and the stem with one, two, ... trailing sample numbers removed."""
     found = [name or path.name]
     stem = found[0].removesuffix(path.suffix)
     while stem and stem not in found:

@@ -35,7 +35,7 @@ from plumbline.pipelines.ingest.input_rows import (
     is_outside_roots,
     make_candidate,
     read_known_ids,
-    refuse_foreign,
+    refuse_foreign_format,
     resolve_link_roots,
 )
 from plumbline.pipelines.ingest.sample_files import (
@@ -45,7 +45,7 @@ from plumbline.pipelines.ingest.sample_files import (
     SampleSource,
     remove_ending,
 )
-from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_names
+from plumbline.pipelines.sources.input_columns import InputColumnsConfig, find_column_names
 from plumbline.pipelines.sources.origins import Origins, SeenOrigins
 
 TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
@@ -88,9 +88,9 @@ def _find_tars(config: IngestConfig) -> list[SampleFile]:
         for tar in named:
             if tar != place and is_outside_roots(tar.path, resolve_link_roots(folder, config.link_roots)):
                 remedy = "put the tar itself there, or add the folder of the link's target to link_roots"
-                raise ConfigError(f"tars {tar}: a link leads out of {folder}; {remedy}")
+                raise ConfigError(f"tars {tar}: a link points outside {folder}; {remedy}")
             with convert_read_errors(tar, "tars, a link:"):
-                named[tar] = tar.entry()  # follows links
+                named[tar] = tar.get_entry()  # follows links
     tars = [
         SampleFile(
             place=tar, size=entry.size, etag=entry.etag, name=escape_bytes(remove_ending(tar.path, TAR_SUFFIXES))
@@ -103,8 +103,8 @@ def _find_tars(config: IngestConfig) -> list[SampleFile]:
     return tars
 
 
-class TarDamage(Refused):
-    """Raised where a tar is damaged, so that it cannot be read any further.
+class DamagedTarError(Refused):
+    """Raised when a tar turns out to be damaged and cannot be read any further.
 
     The sample with the key `key` may be incomplete, and all later samples are lost.
     """
@@ -117,7 +117,7 @@ class TarDamage(Refused):
 
 
 class TarMember(NamedTuple):
-    """A file of a sample."""
+    """A file in a tar that belongs to a sample."""
 
     key: str
     """The path up to the first dot in the file name."""
@@ -127,7 +127,7 @@ class TarMember(NamedTuple):
 
 
 def read_members(tar: SampleFile, max_bytes: int) -> Iterator[TarMember | Rejection]:
-    """Yield the files of a tar in order; raise TarDamage if it cannot be read further."""
+    """Yield the files of a tar in order; raise DamagedTarError if it cannot be read further."""
     key = ""
     with convert_read_errors(tar.place, "tars"), _open_tar(tar) as stream:
         try:
@@ -151,7 +151,7 @@ def read_members(tar: SampleFile, max_bytes: int) -> Iterator[TarMember | Reject
         except PlumblineError:
             raise
         except Exception as error:  # the standard library may raise any exception for bytes that are not a tar
-            raise TarDamage(str(error) or type(error).__name__, key) from error
+            raise DamagedTarError(str(error) or type(error).__name__, key) from error
     if joined:
         message = (
             "the tar continues after its end mark, like tars joined by cat: everything after the mark is lost, "
@@ -190,10 +190,10 @@ def _open_tar(tar: SampleFile) -> Iterator["_ForwardStream"]:
 
 
 class _ForwardStream:
-    """Stream of a tar for tarfile, which calls `read` only for headers; we read only the contents that we need.
+    """A tar's byte stream for tarfile, which calls `read` only for headers; we read only the contents that we need.
 
-    On its own, tarfile stops at damage as silently as at the end marker. Besides, tarfile loops forever on some broken
-    headers, and reads extended headers of any size into memory.
+    On its own, tarfile stops at damage without an error, as if it had reached the end marker. It also loops forever on
+    some broken headers, and reads extended headers of any size into memory.
     """
 
     def __init__(self, stream: IO[bytes], limit: float = math.inf) -> None:
@@ -235,7 +235,7 @@ class _ForwardStream:
     def require_end_mark(self) -> None:
         """Raise ReadError unless the last header that was read is a complete block of zeros, which ends a tar."""
         if len(self._last_header) != tarfile.BLOCKSIZE or any(self._last_header):
-            raise tarfile.ReadError("it has no end-of-archive mark")
+            raise tarfile.ReadError("it has no end-of-archive marker")
 
     def has_more(self) -> bool:
         """Return True if there is anything left except padding."""
@@ -313,7 +313,7 @@ class _Sample:
 
     def map_columns(self, fields: Mapping[str, Any]) -> InputColumnsConfig:
         """Return the names of the sample's fields by role, with the .txt as `prompt` if the .json has no prompt."""
-        names = find_names(fields, self.config.columns)
+        names = find_column_names(fields, self.config.columns)
         return replace(names, prompt="prompt") if names.prompt is None and "txt" in self.texts else names
 
     def describe(self) -> tuple[dict[str, Any], InputColumnsConfig]:
@@ -339,14 +339,14 @@ class TarSource(SampleSource):
     def read(self, file: SampleFile) -> Iterator[ImageSample | Rejection]:
         """Yield a tar's samples in order, one in memory at a time; write nothing to disk.
 
-        If a member is refused (a link, a device, a file that is too large), only its sample is lost. Damage loses its
-        sample and everything after it.
+        If a member is refused (a link, a device, a file that is too large), only its sample is lost. If the tar is
+        damaged, the affected sample and everything after it are lost.
         """
         for sample in _read_samples(file, self.config):
             if isinstance(sample, Rejection):
                 yield sample
             else:
-                yield from _ingest_sample(sample, file)
+                yield from _convert_sample(sample, file)
 
     def describe(self, file: SampleFile) -> Origins:
         """Say where a tar keeps prompts, generators and source images, judging by its first samples."""
@@ -365,7 +365,7 @@ class TarSource(SampleSource):
 
 
 def open_tars(config: IngestConfig) -> TarSource:
-    """Return the tars of an ingest; they count as edits if a source image is among the first tar's first samples."""
+    """Return an ingest's tars; they count as edits if any of the first samples in the first tar has a source image."""
     tars = _find_tars(config)
     edited = any(sample.sources for sample in _read_first_samples(tars[0], config))
     return TarSource(config=config, sample_files=tars, edited=edited)
@@ -397,7 +397,7 @@ def _read_samples(tar: SampleFile, config: IngestConfig) -> Iterator[_Sample | R
                 sample = None
             sample = sample or _Sample(key=member.key, config=config)
             sample.add(member)
-    except TarDamage as damage:
+    except DamagedTarError as damage:
         yield damage.to_rejection(tar.place.url)
         if sample is None or sample.key == damage.key:
             return
@@ -405,7 +405,7 @@ def _read_samples(tar: SampleFile, config: IngestConfig) -> Iterator[_Sample | R
         yield sample
 
 
-def _ingest_sample(sample: _Sample, tar: SampleFile) -> Iterator[ImageSample | Rejection]:
+def _convert_sample(sample: _Sample, tar: SampleFile) -> Iterator[ImageSample | Rejection]:
     url = f"{tar.place.url}/{sample.key}"
     if len(sample.candidates) > 1:
         message = f"the sample has {len(sample.candidates)} images; give each a sample of its own"
@@ -438,7 +438,7 @@ def _read_image(sample: _Sample, tar: SampleFile, url: str) -> ImageSample:
         raise sample.refused
     if not sample.candidates:
         for ending in sample.others:
-            refuse_foreign(f"{sample.key}.{ending}")
+            refuse_foreign_format(f"{sample.key}.{ending}")
         raise Refused("missing_image", f"the sample has no image ({', '.join(IMAGE_SUFFIXES)}); add it")
     [(_, image)] = sample.candidates
     if isinstance(image, Refused):

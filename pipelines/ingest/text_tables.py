@@ -35,7 +35,12 @@ from plumbline.pipelines.base.tables import (
 )
 from plumbline.pipelines.ingest.draft_workers import SourceFile
 from plumbline.pipelines.ingest.ingest_config import IngestConfig
-from plumbline.pipelines.ingest.input_rows import IMAGE_SUFFIXES, Candidate, describe_column_origins, require_names
+from plumbline.pipelines.ingest.input_rows import (
+    IMAGE_SUFFIXES,
+    Candidate,
+    describe_column_origins,
+    require_input_columns,
+)
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig
 from plumbline.pipelines.sources.origins import Origins
 
@@ -82,7 +87,7 @@ class Table:
 
     def map_columns(self, config: IngestConfig) -> InputColumnsConfig:
         """Return the table's columns by role; raise ConfigError if a required column is missing."""
-        return require_names(list(self.types), config.columns, config.generator, self.url)
+        return require_input_columns(list(self.types), config.columns, config.generator, self.url)
 
     def describe_origins(self, config: IngestConfig) -> Origins:
         """Describe which columns contain the prompts and generators; the other columns are kept unchanged."""
@@ -92,7 +97,7 @@ class Table:
         """Return the file and the line of a row."""
         return self.url, row.line
 
-    def select_hashed(self, candidate: Candidate) -> Candidate:
+    def select_hashed_part(self, candidate: Candidate) -> Candidate:
         """Return the part of a row that is hashed into the key of its shard; by default the whole row."""
         return candidate
 
@@ -140,7 +145,7 @@ class PairTable(Table):
 
 
 def open_table(place: Place) -> Table:
-    """Open a CSV by its header, or a JSON file by the types of its values; raise ConfigError for any other file.
+    """Open a CSV or JSON file, inferring JSON columns from the values; raise ConfigError for any other file.
 
     Return a PairTable if the table has the columns of a table of image pairs.
     """
@@ -168,7 +173,7 @@ def _is_csv(place: Place) -> bool:
 
 
 def read_rows(place: Place, is_row: Callable[[Values], bool] = lambda values: False) -> Rows:
-    """Yield the rows of a CSV, JSON Lines or a JSON list of objects; see open_csv for `is_row`."""
+    """Yield the rows of a CSV file, a JSON Lines file or a JSON list of objects; see open_csv for `is_row`."""
     with open_file(place) as stream:
         if is_json_lines(place.path):
             yield from read_json_lines(stream, place.url)
@@ -180,7 +185,9 @@ def read_rows(place: Place, is_row: Callable[[Values], bool] = lambda values: Fa
 
 def _read_json_list(content: bytes, url: str) -> Rows:
     if len(content) > MAX_JSON_LIST_BYTES:
-        raise SourceError(f"{url}: over {MAX_JSON_LIST_BYTES >> 20} MiB, the limit of a JSON list; write JSON Lines")
+        raise SourceError(
+            f"{url}: expected a JSON list of at most {MAX_JSON_LIST_BYTES >> 20} MiB, found more; use JSON Lines"
+        )
     values = read_json(content, url)
     if not isinstance(values, list):
         raise SourceError(
@@ -206,7 +213,7 @@ def read_column_names(place: Place) -> list[str]:
 def make_source_file(place: Place, what: str) -> SourceFile:
     """Return a file with its size and ETag; raise ConfigError if it is missing; `what` names it in the message."""
     with convert_read_errors(place, what):
-        entry = place.entry()
+        entry = place.get_entry()
     return SourceFile(place.url, entry.size, entry.etag)
 
 

@@ -1,1 +1,1 @@
-"""Maintains a store: which processes use it, which runs to keep, and which files nothing refers to any more."""
+"""Store maintenance: tracks the processes that use a store, decides which runs to keep, and removes unused files."""

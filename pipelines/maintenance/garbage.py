@@ -1,4 +1,4 @@
-"""Garbage collection: finds and removes files in a store that no kept run refers to, each with the reason."""
+"""Garbage collection: finds and removes files in a store that no kept run refers to, and gives a reason for each."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -214,7 +214,7 @@ def _find_reason(file: StoredFile, references: References, min_written: float, *
 
 
 def _find_unused_caches(store: Store, kept: Iterable[Run], min_written: float) -> Iterator[GarbageFile]:
-    """Yield the caches of image files of generators that are in no kept run of the benchmark.
+    """Yield the image-file caches for generators that are in no kept run of the benchmark.
 
     If such images are swept again later, their files must be read again.
     """

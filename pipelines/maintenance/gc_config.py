@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from plumbline.operators.base.bounds import BoundsChecked, Natural, NotNegative
+from plumbline.operators.base.bounds import BoundsChecked, Natural, NonNegative
 from plumbline.operators.base.errors import ConfigError, suggest
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.storage import StorageConfig
@@ -15,7 +15,7 @@ PRUNABLE_STAGES = tuple(
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class KeepRuns(BoundsChecked):
+class RetentionRules(BoundsChecked):
     """Runs of each benchmark to keep; all if no option is set. The newest run and damaged runs are always kept."""
 
     section: ClassVar[str] = "keep_runs."
@@ -42,8 +42,8 @@ class GcConfig(BoundsChecked):
     """Folder or cloud prefix of the store."""
     delete: bool = False
     """Remove the files; otherwise they are only listed."""
-    keep_runs: KeepRuns = field(default_factory=KeepRuns)
-    grace_days: NotNegative = 7.0
+    keep_runs: RetentionRules = field(default_factory=RetentionRules)
+    grace_days: NonNegative = 7.0
     """Files written within this number of days are kept, except files of runs and of pruned stages."""
     stages: tuple[str, ...] | None = None
     """Stages whose cells are examined; null means all."""

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.pipelines.maintenance.gc_config import KeepRuns
+from plumbline.pipelines.maintenance.gc_config import RetentionRules
 from plumbline.pipelines.maintenance.running_sweeps import hold_exclusive_deletion, read_heartbeats
 from plumbline.pipelines.store.runs import Run, list_runs, remove_from_order
 from plumbline.pipelines.store.store import Store, StoredFile
@@ -31,7 +31,7 @@ AssertLease = Callable[[], object]
 
 def drop_runs(
     store: Store,
-    rules: KeepRuns,
+    rules: RetentionRules,
     *,
     benchmark: str | None = None,
     also_keep: Collection[str] = (),
@@ -56,9 +56,15 @@ def drop_runs(
 
 
 def remove_unkept_runs(
-    store: Store, rules: KeepRuns, *, job: str, benchmark: str, also_keep: Collection[str], assert_lease: AssertLease
+    store: Store,
+    rules: RetentionRules,
+    *,
+    job: str,
+    benchmark: str,
+    also_keep: Collection[str],
+    assert_lease: AssertLease,
 ) -> tuple[str, ...]:
-    """Remove a benchmark's runs that the rules do not keep, like `jobs.gc`; return their ids, oldest first.
+    """Remove a benchmark's runs that the rules do not keep, as `jobs.gc` does; return their ids, oldest first.
 
     Runs in `also_keep` and the runs of live sweeps are kept. `assert_lease` checks the caller's own lease, in addition
     to the lease for deletions. Raises LeaseHeld if another job is deleting.
@@ -83,7 +89,7 @@ def remove_run(store: Store, run_id: str) -> None:
     store.remove_folder(f"runs/{run_id}")
 
 
-def select_kept_runs(runs: Sequence[Run], rules: KeepRuns) -> frozenset[str]:
+def select_kept_runs(runs: Sequence[Run], rules: RetentionRules) -> frozenset[str]:
     """Return the ids of the runs to keep; `runs` are all runs, oldest first.
 
     Raise ConfigError for an unknown run id in `rules.named`.
@@ -91,7 +97,7 @@ def select_kept_runs(runs: Sequence[Run], rules: KeepRuns) -> frozenset[str]:
     known = {run.run_id for run in runs}
     for name in rules.named:
         if name not in known:
-            raise ConfigError(f"keep_runs.named: expected runs of the store, got {name!r}; plumbline status lists them")
+            raise ConfigError(f"keep_runs.named: expected runs in the store, got {name!r}; plumbline status lists them")
     if rules.all:
         return frozenset(known)
     kept = set(rules.named)

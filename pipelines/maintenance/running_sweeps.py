@@ -1,4 +1,4 @@
-"""Coordinates the processes of a store: running sweeps with their progress, and at most one job that deletes.
+"""Coordinates the processes that use a store: running sweeps with their progress, and at most one job that deletes.
 
 A running sweep has a heartbeat in the store: a small file that it rewrites every few seconds and removes at the end. A
 job that deletes first takes a lease and then reads the heartbeats; a sweep first writes its heartbeat and then looks
@@ -110,7 +110,7 @@ def hold_exclusive_deletion(store: Store, job: str) -> Iterator[tuple[Lease, flo
 
 
 def count_deletions(store: Store) -> int:
-    """Return the number of past deletions, which plans compare to notice a deletion; -1 during a deletion."""
+    """Return the number of past deletions, or -1 during a deletion; plans compare counts to notice new deletions."""
     lease = read_lease(store, DELETION_LEASE_NAME)
     return lease.number if lease.is_free else -1
 
@@ -133,7 +133,7 @@ def wait_for_deletions(store: Store) -> int:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageState:
-    """Progress of one node of a sweep."""
+    """Progress of one node of a sweep: a stage, or one role of a stage."""
 
     cells: int
     missing: int
@@ -193,7 +193,7 @@ class RunningSweep(NamedTuple):
 
     @property
     def committed(self) -> int:
-        """Number of these cells that are already in the store."""
+        """Number of cells in `cells` that are already in the store."""
         return sum(state.cells - state.missing + state.done for state in self.status.stages.values())
 
 

@@ -1,1 +1,1 @@
-"""Evaluates metrics against people's judgements: protocols, releases, and reproduction of published numbers."""
+"""Evaluates metrics against human judgements: protocols, releases, and reproduction of published numbers."""

@@ -107,8 +107,8 @@ def accumulate_answers(config: AccumulateConfig) -> AccumulatedScores:
         asked = images.setdefault((answer.metric, answer.image_id), {})
         if answer.question_id in asked:
             raise SourceError(
-                f"{answer.where}: image {answer.image_id!r} is asked question {answer.question_id!r} twice; remove "
-                "one, or set columns.image_id to a column with the ids of images"
+                f"{answer.where}: question {answer.question_id!r} about image {answer.image_id!r} is answered twice; "
+                "remove one answer, or set columns.image_id to a column of image ids"
             )
         asked[answer.question_id] = answer
     records = []
@@ -119,7 +119,7 @@ def accumulate_answers(config: AccumulateConfig) -> AccumulatedScores:
         first = next(iter(asked.values()))
         ids = {name: getattr(first, name) for name in ("image_id", "prompt_id", "generator", "metric")}
         n_questions = sum(each is not None or config.missing == "wrong" for each in right.values())
-        error = rows.error_value(NO_ANSWER_ERROR if score is None else None)
+        error = rows.error_to_dict(NO_ANSWER_ERROR if score is None else None)
         records.append({**ids, "score": score, "n_questions": n_questions, "error": error})
     return AccumulatedScores(rows.table(records, schemas.SCORES), tuple(answered.notes))
 

@@ -1,4 +1,4 @@
-"""Reads answers of VQA models about images, from the releases of papers or from users' own tables."""
+"""Reads answers of VQA models about images, from data released with papers or from users' own tables."""
 
 import math
 import re
@@ -23,7 +23,7 @@ from plumbline.pipelines.metaeval.releases.image_ratings import LIKERT_FILE
 from plumbline.pipelines.metaeval.releases.sheets import (
     Sheet,
     exists,
-    find_required,
+    find_required_file,
     is_folder,
     list_files,
     read_json,
@@ -47,7 +47,7 @@ class Answer(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """All answers of a release, in the order of the release."""
+    """All answers in a release, in their original order."""
 
     answers: Sequence[Answer]
     notes: Sequence[str] = ()  # notes on rows whose values differ from those in the files
@@ -61,7 +61,7 @@ def select_models(found: Mapping[str, Found], given: Collection[str], where: str
     for name in given:
         if name not in found:
             raise ConfigError(
-                f"given: {where} has no answers of {name!r}; it has answers of {', '.join(found) or 'none'}"
+                f"given: {where} has no answers from {name!r}; it has answers from {', '.join(found) or 'none'}"
             )
     return {name: found[name] for name in given} if given else dict(found)
 
@@ -151,9 +151,10 @@ def read_dsg(place: Place, given: Sequence[str]) -> Answered:
     Source: j-min/DSG, a checkout or a folder with the same files:
     - `vqa_answers_release/<model>_<questions>.csv` (dsg, tifa or vq2a): dsg_prompt_split, t2i_model, item_id, question,
       answer, and for dsg question_id and dependency_id;
-    - `dsg/data/dsg-1k-anns.csv`: DSG's questions with their parents, read by the reader of the question pack `dsg_1k`;
-    - the right answers to TIFA's questions: `tifa_ann/tifa_v1.0_question_answers.json` (Yushi-Hu/tifa), read by the
-      reader of `tifa_v1`, and `dsg/data/tifa160-likert-anns.csv`, which maps DSG's names of prompts to TIFA's.
+    - `dsg/data/dsg-1k-anns.csv`: DSG's questions with their parents, read in the same way as for the question pack
+      `dsg_1k`;
+    - the right answers to TIFA's questions: `tifa_ann/tifa_v1.0_question_answers.json` (Yushi-Hu/tifa), read in the
+      same way as for `tifa_v1`, and `dsg/data/tifa160-likert-anns.csv`, which maps DSG's prompt names to TIFA's.
 
     As in `dsg/data_utils.py`, an answer is right if it equals the right answer exactly; for TIFA's yes/no questions the
     right answer is always yes, even if TIFA's file says no. All answers to DSG's questions about tifa160_134 are
@@ -187,9 +188,9 @@ def _make_answer(metric: str, row: _Row, question_id: str, right_answer: str, pa
 
 
 def _read_dsg_questions(metric: str, sheet: Sheet, place: Place, notes: list[str]) -> Iterator[Answer]:
-    """Yield the answers to DSG's questions; answers that the file lacks for images of its splits are empty."""
+    """Yield the answers to DSG's questions for every image in the file's splits; missing answers are empty."""
     sheet.require(("question_id",), CHECK_DSG_RELEASE_REMEDY)
-    file = find_required(place, DSG_QUESTION_FILES)
+    file = find_required_file(place, DSG_QUESTION_FILES)
     asked: dict[str, dict[str, Sequence[str]]] = {}
     for pack_row in _skip_invalid_rows(read_dsg_1k(file, "released"), notes):
         if pack_row.question is not None:
@@ -217,7 +218,7 @@ def _read_dsg_questions(metric: str, sheet: Sheet, place: Place, notes: list[str
 
 
 def _read_tifa_questions(metric: str, sheet: Sheet, place: Place, notes: list[str]) -> Iterator[Answer]:
-    file = find_required(place, TIFA_QUESTION_FILES)
+    file = find_required_file(place, TIFA_QUESTION_FILES)
     right_answers = {
         (row.prompt_id, row.question.text): YES_ANSWER
         if tuple(row.question.choices) == parsing.YES_NO
@@ -225,7 +226,7 @@ def _read_tifa_questions(metric: str, sheet: Sheet, place: Place, notes: list[st
         for row in _skip_invalid_rows(read_tifa_v1(file, "released"), notes)
         if row.question is not None
     }
-    names = read_sheet(find_required(place, DSG_LIKERT_FILES)).require(
+    names = read_sheet(find_required_file(place, DSG_LIKERT_FILES)).require(
         ("item_id", "source_id"), CHECK_DSG_RELEASE_REMEDY
     )
     source = dict(zip(names.ids("item_id"), names.ids("source_id"), strict=True))
@@ -283,7 +284,9 @@ def read_t2iscorescore(place: Place, given: Sequence[str]) -> Answered:
       per model.
     The rows of the first file are in the order of the metadata's images. Parents are joined by `-`; `-1` means none.
     """
-    metadata = read_sheet(find_required(place, METADATA_FILES)).require(METADATA_COLUMNS, CHECK_T2ISCORESCORE_REMEDY)
+    metadata = read_sheet(find_required_file(place, METADATA_FILES)).require(
+        METADATA_COLUMNS, CHECK_T2ISCORESCORE_REMEDY
+    )
     found: dict[str, Callable[[str], Iterator[Answer]]] = {}
     for file in (
         file for name in MODEL_FILE_FOLDERS for file in list_files(place / name if name else place, MODEL_FILE_SUFFIX)
@@ -313,8 +316,8 @@ def _read_graph_answers(metric: str, metadata: Sheet, sheet: Sheet, column: str)
     for row, (image, graph, correct) in enumerate(zip(_find_image_rows(sheet), sheet.ids("id"), right, strict=True)):
         if image >= len(metadata) or graphs[image] != graph:
             raise SourceError(
-                f"{sheet.where(row)}: expected an answer about image {image} of {metadata.url} and its graph, found "
-                f"graph {graph}; the rows are matched by position, so both files must be complete"
+                f"{sheet.where(row)}: {metadata.url} has no image {image} in graph {graph}; the rows are matched "
+                "by position, so both files must be complete"
             )
         above = _split_parents(parents[row], "-", "-1")
         yield Answer(metric, files[image], graph, sources[image], questions[row], correct, above, sheet.where(row))
@@ -345,7 +348,7 @@ CHECK_TIFA_RESULT_REMEDY = "check that this is a result of tifa_score_benchmark"
 
 
 def read_tifa(place: Place, given: Sequence[str]) -> Answered:
-    """Read TIFA's answers, which one VQA model gave about the images of one or more generators.
+    """Read results of TIFA: the answers of one VQA model about the images of one or more generators.
 
     The answers become a metric with the name in `given`, or tifa by default. Raises ConfigError if `given` has
     several names.
@@ -355,14 +358,15 @@ def read_tifa(place: Place, given: Sequence[str]) -> Answered:
     "free_form_vqa", "multiple_choice_vqa", "scores": 1 or 0}}}, "caption_scores": {prompt_id: number}, ...}`. The file
     names neither the generator nor the model: the generator is named after the file.
 
-    A question that occurs twice counts twice in `caption_scores`, but only once in `question_details`, which is read.
+    A question that occurs twice counts twice in `caption_scores`, but only once in `question_details`, the source of
+    the answers.
     """
     if len(given) > 1:
         raise ConfigError(f"given: expected a single model, as in a TIFA result, got {', '.join(given)}; name one")
     metric = given[0] if given else DEFAULT_TIFA_METRIC
     files = list_files(place, ".json") if is_folder(place) else [place]
     if not files:
-        raise SourceError(f"{place.url}: expected a result of TIFA, or a folder of them, found none; check the path")
+        raise SourceError(f"{place.url}: expected TIFA results (.json files), found none; check the path")
     answers: list[Answer] = []
     notes: list[str] = []
     for file in files:

@@ -41,7 +41,7 @@ MAX_TEXT_CHARACTERS = 2_000  # maximum length of a text, because METEOR and ROUG
 MAX_REFERENCES = 100
 TEXTS_PER_BATCH = 256  # number of texts that a model embeds at once
 NO_CLIPSCORE_ERROR = RowError(
-    "not_scored", "the scores have no CLIPScore of the image and caption; score the pair first"
+    "not_scored", "the scores have no CLIPScore for the image and caption; score the pair first"
 )
 
 
@@ -61,7 +61,7 @@ class CaptionsConfig(ScoresSource):
 
 
 class Caption(NamedTuple):
-    """A caption, with people's captions of the same image as references."""
+    """A caption, with human-written captions of the same image as references."""
 
     image_id: str
     prompt_id: str
@@ -70,12 +70,12 @@ class Caption(NamedTuple):
 
     @property
     def error(self) -> RowError | None:
-        """The error if the caption cannot be scored."""
+        """The reason why the caption cannot be scored; None if it can."""
         if not split_words(self.text):
             return RowError("no_caption", "the caption contains no words; fill it in, or leave the row out")
         if not self.references or not all(map(split_words, self.references)):
             return RowError(
-                "no_reference", "there is no reference, or a reference without words; write what the image shows"
+                "no_reference", "there is no reference, or one has no words; add references that describe the image"
             )
         if len(self.references) > MAX_REFERENCES or max(map(len, (self.text, *self.references))) > MAX_TEXT_CHARACTERS:
             expected = f"expected at most {MAX_REFERENCES} references, and {MAX_TEXT_CHARACTERS:,} characters of a text"
@@ -84,7 +84,7 @@ class Caption(NamedTuple):
 
 
 def read_captions(place: Place) -> list[Caption]:
-    """Read the captions, without duplicates for the same image; raise SourceError with the file and row."""
+    """Read the captions and drop exact duplicates; raise SourceError naming the file and the first invalid row."""
     rows = _read_release(place) if place.path.lower().endswith(".json") else _read_table(place)
     found: dict[tuple[str, str], Caption] = {}
     for where, caption in rows:
@@ -98,9 +98,9 @@ def read_captions(place: Place) -> list[Caption]:
 
 
 def _read_table(place: Place) -> Iterator[tuple[str, Caption]]:
-    """Yield the caption in each row, preceded by the file and row, for messages.
+    """Yield (location, caption) for each row; the location is for messages.
 
-    A missing prompt id is a hash of the caption, as plumbline score makes it for the same table.
+    A missing prompt id is replaced by a hash of the caption, as plumbline score does for the same table.
     """
     sheet, names, image = read_image_rows(place, ("references", "prompt_id", *DEFAULT_COLUMN_NAMES["prompt"]))
     caption = names.prompt or "caption"
@@ -111,7 +111,7 @@ def _read_table(place: Place) -> Iterator[tuple[str, Caption]]:
 
 
 def _read_release(place: Place) -> Iterator[tuple[str, Caption]]:
-    """Yield each judged caption of every image, preceded by its location in the file, for messages.
+    """Yield (location, caption) for each judged caption of every image; the location is for messages.
 
     A caption's id is its text, as in protocol=flickr8k_cf.
     """
@@ -128,7 +128,10 @@ def _read_release(place: Place) -> Iterator[tuple[str, Caption]]:
 
 
 def score_captions(config: CaptionsConfig) -> pa.Table:
-    """Return the scores of all captions (schema SCORES), one measure after another; raise SourceError with the row."""
+    """Return the scores of all captions (schema SCORES), one measure after another.
+
+    Raises SourceError naming the file and the first invalid row.
+    """
     captions = read_captions(config.storage.locate(config.captions))
     table, clipscores = config.locate_scores(), None
     if table is not None:
@@ -174,7 +177,7 @@ def make_text_measures(captions: Sequence[Caption]) -> Mapping[str, Callable[[Ca
 def _make_row(caption: Caption, metric: str, found: float | RowError, truncated: bool | None = None) -> dict[str, Any]:
     error = found if isinstance(found, RowError) else None
     ids = {"image_id": caption.image_id, "prompt_id": caption.prompt_id, "metric": metric, "truncated": truncated}
-    return {**ids, "score": None if error else found, "error": rows.error_value(error)}
+    return {**ids, "score": None if error else found, "error": rows.error_to_dict(error)}
 
 
 def _read_clipscores(table: Place, metric: str) -> dict[tuple[str, str], float]:

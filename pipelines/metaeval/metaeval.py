@@ -14,13 +14,18 @@ from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.base.sentences import ShownTable
 from plumbline.operators.metaeval import contradicted_images, corrected_means, graphs, matching, people, ratings
 from plumbline.operators.metaeval.calibration import CALIBRATION_CONVENTIONS, PassMarks, choose_rating_marks
-from plumbline.operators.metaeval.corrected_tables import make_contradictions_table, make_mean_tables
+from plumbline.operators.metaeval.corrected_tables import make_contradiction_tables, make_mean_tables
 from plumbline.operators.metaeval.judgement import Comparison, Judgement, Order
 from plumbline.operators.metaeval.orders import judge_orders, make_relations_tables
 from plumbline.operators.metaeval.pairings import judge_pairings
 from plumbline.operators.metaeval.paper_tables import to_latex, to_markdown
-from plumbline.operators.metaeval.preferences import judge_choosers, judge_preferences, predict_choices
-from plumbline.operators.metaeval.ratings import warn_several_prompts
+from plumbline.operators.metaeval.preferences import (
+    convert_choices_to_comparisons,
+    judge_choice_agreement,
+    judge_preferences,
+    predict_choices,
+)
+from plumbline.operators.metaeval.ratings import describe_ratings_of_several_prompts
 from plumbline.operators.metaeval.word_ratings import judge_words
 from plumbline.operators.metrics.metric import get_direction
 from plumbline.operators.metrics.table import read_lower_is_better
@@ -35,7 +40,7 @@ from plumbline.pipelines.metaeval.releases.release import Release
 from plumbline.pipelines.metaeval.releases.scores import (
     SCORES_FILE,
     read_elements,
-    read_falling_metrics,
+    read_lower_is_better_metrics,
     read_scores,
     select_metrics,
 )
@@ -46,6 +51,7 @@ from plumbline.pipelines.store.store import Store, encode_table
 N_RUN_RESAMPLES = 200  # bootstrap resamples for a run's report; plumbline metaeval draws more
 GRAPH_CORRELATIONS_TABLE = "graph_correlations"
 GRAPH_CONTENTS_TABLE = "graph_contents"
+PEOPLE_CHOICES_TABLE = "people_choices"
 NEGATED_NOTE = "a lower score is better, so its scores are negated"
 NO_SCORES_NOTE = "no scores: only the judgements are analysed; set run=latest or scores=PATH to judge metrics by them"
 PAGE_FILE = "judgements.md"
@@ -56,8 +62,8 @@ TABLE_SCHEMAS = {
     "judgements": schemas.JUDGEMENTS,
     "comparisons": schemas.COMPARISONS,
     "orders": schemas.ORDERS,
-    "corrected": schemas.CORRECTED,
-    "contradicted": schemas.CONTRADICTED,
+    "corrected": schemas.CORRECTED_MEANS,
+    "contradicted": schemas.CONTRADICTED_IMAGES,
     "correlations": schemas.CORRELATIONS,
     GRAPH_CONTENTS_TABLE: schemas.GRAPH_CONTENTS,
     "graphs": schemas.GRAPHS,
@@ -66,6 +72,7 @@ TABLE_SCHEMAS = {
     GRAPH_CORRELATIONS_TABLE: schemas.GRAPH_CORRELATIONS,
     "words": schemas.WORD_MATCHES,
     "mean_ratings": schemas.MEAN_RATINGS,
+    PEOPLE_CHOICES_TABLE: schemas.COMPARED_PAIRS,
 }
 
 
@@ -90,7 +97,9 @@ class Findings:
     correlations: Sequence[Correlation] = ()
     """Correlations between every pair of metrics, by generator."""
     frames: dict[str, pd.DataFrame] = field(default_factory=dict)
-    """Other tables by their names in TABLE_SCHEMAS: `words`, `mean_ratings` and the tables about error graphs."""
+    """Other tables by their names in TABLE_SCHEMAS: `words`, `mean_ratings`, people's choices between two images, and
+    the tables about error graphs.
+    """
     notes: Sequence[str] = ()
     """Notes on rows that were changed or left out."""
     warnings: Sequence[str] = ()
@@ -104,7 +113,7 @@ class Findings:
 
     @property
     def graph_contents(self) -> list[ShownTable]:
-        """Tables of the sources of images and prompts, and of error types; empty if no error graphs were judged."""
+        """Tables that count images and prompts by source, and errors by type; empty if no error graphs were judged."""
         found = self.frames.get(GRAPH_CONTENTS_TABLE)
         return [] if found is None else graphs.make_contents_tables(found)
 
@@ -119,7 +128,7 @@ def run_metaeval(config: MetaevalConfig) -> Findings:
     protocol, table = config.protocol, config.locate_scores()
     if table is not None:
         scores = read_scores(table, config.metrics)
-        protocol = replace(protocol, falling=(*protocol.falling, *read_falling_metrics(table)))
+        protocol = replace(protocol, falling=(*protocol.falling, *read_lower_is_better_metrics(table)))
     elif len(release.scores):
         scores = select_metrics(release.scores, config.metrics)
     else:
@@ -133,7 +142,7 @@ def run_metaeval(config: MetaevalConfig) -> Findings:
     rated = config.storage.locate(protocol.path)
     scored_by = table or rated
     elements = read_elements(scored_by, config.metrics) if "words" in protocol.tasks else ()
-    findings = judge(protocol, release, scores, config.sampling, scored_by.url, elements)
+    findings = judge_release(protocol, release, scores, config.sampling, scored_by.url, elements)
     findings.inputs = f"ratings {rated}" + (f", scores {table}" if table else "")
     output = config.output
     if not output:
@@ -169,12 +178,14 @@ def judge_run(store: Store, run_id: str, protocol: ProtocolConfig) -> Findings:
     scores = pa.concat_tables(judged if any(map(len, judged)) else others)
     elements = read_elements(run) if "words" in protocol.tasks else ()
     all_scores = read_run_scores(store, run_id)
-    findings = judge(protocol, release, scores, Sampling(resamples=N_RUN_RESAMPLES), run.url, elements, all_scores)
+    findings = judge_release(
+        protocol, release, scores, Sampling(resamples=N_RUN_RESAMPLES), run.url, elements, all_scores
+    )
     write_findings(findings, run / "metaeval")
     return findings
 
 
-def judge(
+def judge_release(
     protocol: ProtocolConfig,
     release: Release,
     scores: pa.Table,
@@ -183,15 +194,15 @@ def judge(
     elements: Iterable[pa.Table] = (),
     run: RunScores | None = None,
 ) -> Findings:
-    """Compare scores with people's judgements, using the tasks of a protocol.
+    """Compare scores with human judgements, using the tasks of a protocol.
 
     Args:
         protocol: The protocol. Scores of its `falling` metrics are negated, so that every statistic measures agreement.
-        release: People's judgements.
+        release: Human judgements.
         scores: Scores of judged images (schema SCORES).
         sampling: Number and seed of random draws for intervals and tests.
         scored_by: Name of the scores in messages.
-        elements: Scores of single questions (from read_elements), for the task `words`.
+        elements: Scores of individual questions (from read_elements), for the task `words`.
         run: The scores of all images, if `scores` is limited to judged images.
 
     Raises:
@@ -216,7 +227,7 @@ def judge(
         protocol=protocol.name,
         correlations=list(correlate_metrics(RunScores([_fill_ids(scores).select]), metrics)),
         notes=(*release.notes, *notes),
-        warnings=(*release.warnings, *(warn_several_prompts(people) if match == "image" else ())),
+        warnings=(*release.warnings, *(describe_ratings_of_several_prompts(people) if match == "image" else ())),
     )
     case = TaskInputs(protocol, release, people, scores, match, sampling, elements, run)
     for name, judge_task in TASK_JUDGES.items():
@@ -247,7 +258,7 @@ class TaskInputs(NamedTuple):
 
     @property
     def pass_marks(self) -> PassMarks:
-        """Minimum ratings and scores of images that pass; scores are negated if lower is better."""
+        """Minimum ratings and scores at which an image passes; scores are negated if lower is better."""
         protocol = self.protocol
         configured = (protocol.passing_scores or {}).items()
         scores = {metric: get_direction(metric, protocol.falling) * score for metric, score in configured}
@@ -274,7 +285,7 @@ def _judge_ratings(case: TaskInputs, findings: Findings) -> None:
         findings.judgements += people.judge_people(case.people, rated, case.skills)
     findings.judgements += people.judge_generators(case.people, case.match, case.sampling, case.scales, case.skills)
     findings.frames["mean_ratings"] = people.rate_images(case.people, case.match, case.scales)
-    findings.judgements += people.judge_unsure(case.people, case.release.parts, case.sampling)
+    findings.judgements += people.judge_unsure_share(case.people, case.release.parts, case.sampling)
     findings.judgements += people.correlate_templates(case.people, case.match, case.sampling)
     findings.comparisons += ratings.compare_metrics(rated, statistics, case.sampling)
     scores = _fill_ids(case.scores)
@@ -292,12 +303,13 @@ def _judge_preferences(case: TaskInputs, findings: Findings) -> None:
     judgements, comparisons = judge_preferences(
         choices, case.scores, match=match, unsure=unsure, equal_scores=equal_scores, sampling=case.sampling
     )
-    findings.judgements += judgements + judge_choosers(choices, protocol.agreement)
+    findings.judgements += judgements + judge_choice_agreement(choices, protocol.agreement)
     findings.judgements += predict_choices(
         choices, case.people, match=match, unsure=unsure, equal_scores=equal_scores, sampling=case.sampling
     )
     findings.comparisons += comparisons
     scores = _fill_ids(case.scores)
+    findings.frames[PEOPLE_CHOICES_TABLE] = convert_choices_to_comparisons(choices, scores, case.match)
     findings.corrected += corrected_means.correct_choices(choices, scores, case.run, case.match, case.protocol.falling)
     findings.contradicted += contradicted_images.find_contradicted_choices(choices, scores, case.match)
 
@@ -385,13 +397,13 @@ def _choose_match(
     match = protocol.match or matching.choose_match(people, scored)
     pairings, images = matching.list_distinct_ids(release.pairings), matching.list_distinct_ids(release.graph_nodes)
     judged: list[tuple[pd.DataFrame, Match]] = [(people, match), (pairings, "image_and_prompt"), (images, "image")]
-    if not len(scores) or any(matching.count_shared(ids, scored, by) for ids, by in judged):
+    if not len(scores) or any(matching.count_shared_images(ids, scored, by) for ids, by in judged):
         return match
     columns = matching.ID_COLUMNS if protocol.match is None else MATCH_COLUMNS[protocol.match]
     examples = matching.format_examples(pd.concat([ids for ids, _ in judged]), columns)
     raise SourceError(
         f"{scored_by}: no judged image has a score; the scores have {matching.format_examples(scored, columns)}; "
-        f"{protocol.path} has {examples}; write the same ids into both"
+        f"{protocol.path} has {examples}; use the same ids in both"
     )
 
 
@@ -419,7 +431,7 @@ def write_findings(findings: Findings, folder: Place) -> None:
         frame = pd.DataFrame(rows, columns=TABLE_SCHEMAS[name].names)
         table = pa.Table.from_pandas(frame, TABLE_SCHEMAS[name], preserve_index=False)
         (folder / f"{name}.parquet").write(encode_table(name, table))
-    further = [*make_mean_tables(findings.corrected), *make_contradictions_table(findings.corrected)]
+    further = [*make_mean_tables(findings.corrected), *make_contradiction_tables(findings.corrected)]
     further += [*make_relations_tables(findings.orders), *findings.graph_contents]
     further += [matrix.make_table() for matrix in findings.graph_correlations]
     inputs = [f"{INPUTS_PREFIX}{findings.inputs}"] if findings.inputs else []

@@ -112,7 +112,7 @@ class ProtocolConfig(BoundsChecked):
         if self.choices and not (self.release == "pick_a_pic" and self.path.lower().endswith(".json")):
             raise ConfigError(
                 f"protocol.choices: expected none for {self.path}, because only Pick-a-Pic's test_captions.json has "
-                f"ids of choices, got {len(self.choices)}; leave them out"
+                f"choice ids, got {len(self.choices)}; leave them out"
             )
         if len(set(self.choices)) < len(self.choices):
             twice = next(number for number in self.choices if self.choices.count(number) > 1)

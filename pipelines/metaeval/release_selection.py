@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from plumbline.operators.base.errors import ConfigError, SourceError, check_known
 from plumbline.operators.metaeval.people import list_rated_parts
-from plumbline.operators.metaeval.ratings import warn_off_scale
+from plumbline.operators.metaeval.ratings import describe_off_scale_ratings
 from plumbline.operators.statistics.agreement import find_reliable_prompts
 from plumbline.operators.statistics.bootstrap import Scale
 from plumbline.pipelines.base.storage import StorageConfig
@@ -32,9 +32,9 @@ TABLES_WITH_TEMPLATE = ("ratings", "parts", "preferences")
 def open_release(protocol: ProtocolConfig, storage: StorageConfig) -> Release:
     """Read a release and apply the protocol to it; raise SourceError with the file and row of an invalid value."""
     release = read_release(protocol.release, storage.locate(protocol.path), protocol.columns)
-    for apply in (_select_choices, _select_templates, _leave_out_skills, _check_range, _reverse_ratings):
+    for apply in (_select_choices, _select_templates, _leave_out_skills, _apply_range, _reverse_ratings):
         release = apply(protocol, release)
-    release = _select_reliable(protocol, release) if protocol.reliable else release
+    release = _select_reliable_prompts(protocol, release) if protocol.reliable else release
     needed = {name for task in protocol.tasks for name in TASK_TABLES[task]}
     unneeded = {name for tables in TASK_TABLES.values() for name in tables} - needed
     release = replace(release, **{name: getattr(release, name).slice(0, 0) for name in unneeded})
@@ -105,11 +105,11 @@ def get_protocol_scales(protocol: ProtocolConfig, templates: Iterable[str]) -> d
     return {name: Scale(*scale) for name, scale in found.items() if scale is not None}
 
 
-def _check_range(protocol: ProtocolConfig, release: Release) -> Release:
+def _apply_range(protocol: ProtocolConfig, release: Release) -> Release:
     scales = get_protocol_scales(protocol, release.ratings.column("template").unique().to_pylist())
     names = pa.array(scales, pa.string())
     unknown = release.ratings.filter(pc.invert(pc.is_in(release.ratings.column("template"), names)))
-    release = replace(release, warnings=(*release.warnings, *warn_off_scale(unknown)))
+    release = replace(release, warnings=(*release.warnings, *describe_off_scale_ratings(unknown)))
 
     def is_outside(table: pa.Table) -> pa.ChunkedArray:
         indices, rating = pc.index_in(table.column("template"), names), table.column("rating")
@@ -148,8 +148,8 @@ def _reverse_ratings(protocol: ProtocolConfig, release: Release) -> Release:
         check_known("protocol.fewer_is_better", name, known)
         if name not in scales:
             raise ConfigError(
-                f"protocol.fewer_is_better: ratings by {name!r} are reversed on their scale, which is unknown; "
-                f"set the scale, as in 'protocol.scales={{{name}: [0, 9]}}'"
+                f"protocol.fewer_is_better: ratings by {name!r} can only be reversed if their scale is known; set "
+                f"it, as in 'protocol.scales={{{name}: [0, 9]}}'"
             )
     sums = {name: scales[name].least + scales[name].greatest for name in protocol.fewer_is_better}
     tables, notes = {"ratings": release.ratings, "parts": release.parts}, list(release.notes)
@@ -161,7 +161,7 @@ def _reverse_ratings(protocol: ProtocolConfig, release: Release) -> Release:
     return replace(release, **tables, notes=notes)
 
 
-def _select_reliable(protocol: ProtocolConfig, release: Release) -> Release:
+def _select_reliable_prompts(protocol: ProtocolConfig, release: Release) -> Release:
     kept = find_reliable_prompts(list_rated_parts(release.ratings, release.parts).to_pandas())
     total = len(pc.unique(release.ratings.column("prompt_id").drop_null()))
     if not kept:

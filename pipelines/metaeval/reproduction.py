@@ -1,4 +1,4 @@
-"""Recomputes published numbers from the releases' files, and writes a page that compares both."""
+"""Recomputes published numbers from the releases' files, and writes a page with both sets of numbers."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ from plumbline.operators.metrics.metric import get_direction
 from plumbline.operators.statistics.options import Sampling
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.metaeval.accumulation import AccumulateConfig, Accumulation, accumulate_answers
-from plumbline.pipelines.metaeval.metaeval import judge
+from plumbline.pipelines.metaeval.metaeval import judge_release
 from plumbline.pipelines.metaeval.protocols import ProtocolConfig
 from plumbline.pipelines.metaeval.release_selection import open_release
 from plumbline.pipelines.metaeval.releases.sheets import Sheet, read_sheet
@@ -151,12 +151,12 @@ class PublishedNumber(NamedTuple):
         tolerance = 0.5 * 10**-self.decimals
         return bool(abs(self.ours - self.published) <= tolerance * (1 + 1e-9))
 
-    def explain_mismatch(self, reason: str) -> "PublishedNumber":
+    def add_mismatch_reason(self, reason: str) -> "PublishedNumber":
         """Return the number, with this explanation added if our value does not match."""
         return self if self.matches else self._replace(reason=reason)
 
 
-def reproduce(config: ReproductionConfig) -> list[PublishedNumber]:
+def reproduce_published_numbers(config: ReproductionConfig) -> list[PublishedNumber]:
     """Compare every published number with our value; raise SourceError if a file is missing or damaged."""
     by_protocol = dict(
         list(pd.read_csv(PUBLISHED_FILE, dtype=str, keep_default_na=False).groupby("protocol", sort=False))
@@ -173,17 +173,17 @@ def _judge_release(config: ReproductionConfig, name: str, numbers: pd.DataFrame)
     """Yield each published number with the value that the protocol computes from the release's scores."""
     protocol = config.protocols[name]
     release = open_release(protocol, config.storage)
-    judgements = judge(protocol, release, release.scores, NO_RESAMPLING).judgements
+    judgements = judge_release(protocol, release, release.scores, NO_RESAMPLING).judgements
     ours = {(judged.metric, judged.statistic, judged.group): judged.value for judged in judgements}
     for row in numbers.itertuples():
         decimals = len(row.published.partition(".")[2])
         value = int(row.scale) * ours[row.metric, row.statistic, row.subset]
         check = PublishedNumber(row.paper, row.group, row.row, row.column, float(row.published), value, decimals)
-        yield check.explain_mismatch(row.reason)
+        yield check.add_mismatch_reason(row.reason)
 
 
 def _compare_graphs(config: ReproductionConfig) -> Iterator[PublishedNumber]:
-    """Compare our values with T2IScoreScore: tables 1 to 3, figures 2, 4, 9, 12, 13, section 6 and published files."""
+    """Compare our values with T2IScoreScore's tables 1 to 3, figures 2, 4, 9, 12, 13, section 6 and released files."""
     protocol = config.protocols[PROTOCOL_NAME]
     release = open_release(protocol, config.storage)
     single = _accumulate_released_answers(config, "none")
@@ -205,7 +205,7 @@ def _compare_graphs(config: ReproductionConfig) -> Iterator[PublishedNumber]:
         cells = [cell for cell in table_2 if cell.column == subset and MEASURE_TITLES["ordering"] in cell.group]
         reason = f"the printed numbers of table 2 have the mean {fmean(cell.published for cell in cells):.1f}"
         group, ours = "section 6, mean Ordering over the metrics of table 2 in percent", fmean(c.ours for c in cells)
-        yield PublishedNumber(PAPER_NAME, group, subset, "", published, ours, 0).explain_mismatch(reason)
+        yield PublishedNumber(PAPER_NAME, group, subset, "", published, ours, 0).add_mismatch_reason(reason)
     yield from _explain_swapped_numbers(table_3, table_2)
     yield from _compare_figures_12_and_13(averaged)
     for measure, file in PER_GRAPH_FILE_NAMES.items():
@@ -223,7 +223,7 @@ def _accumulate_released_answers(config: ReproductionConfig, accumulation: Accum
 
 
 def _average_in_percent(averaged: pd.DataFrame, measure: str) -> Mapping[tuple[str, str], float]:
-    """Return the mean of a measure over the error graphs of a subset, in percent, by subset and metric."""
+    """Return the mean of a measure over the error graphs, as a percentage for each subset and metric."""
     return {
         (subset, str(metric)): 100 * float(value)
         for subset, rows in split_subsets(averaged).items()
@@ -240,7 +240,7 @@ def _compare_table_1(nodes: pd.DataFrame) -> Iterator[PublishedNumber]:
     graph, level = width.idxmax()
     reason = f"graph {graph} has {width.max()} nodes with as many errors ({level})"
     for (row, (published, decimals)), value in zip(TABLE_1_NUMBERS.items(), ours, strict=True):
-        yield PublishedNumber(PAPER_NAME, "table 1", row, "", published, float(value), decimals).explain_mismatch(
+        yield PublishedNumber(PAPER_NAME, "table 1", row, "", published, float(value), decimals).add_mismatch_reason(
             reason
         )
 
@@ -260,7 +260,7 @@ def _compare_figures_4_and_9(images: pd.DataFrame) -> Iterator[PublishedNumber]:
             ours = means[_rename_dsg(metric), node]
             cell = _compare_printed_value("figure 9, mean scores of graph 71", metric, f"node {node}", published, ours)
             is_cut = math.floor(cell.ours * 10**cell.decimals) == round(cell.published * 10**cell.decimals)
-            yield cell.explain_mismatch(NOT_ROUNDED_NOTE if is_cut else "")
+            yield cell.add_mismatch_reason(NOT_ROUNDED_NOTE if is_cut else "")
 
 
 def _compare_printed_value(group: str, row: str, column: str, printed: str, ours: float) -> PublishedNumber:
@@ -268,7 +268,7 @@ def _compare_printed_value(group: str, row: str, column: str, printed: str, ours
 
 
 def _rename_dsg(metric: str) -> str:
-    """Return the name of a DSG metric when each question is scored on its own; return other names unchanged."""
+    """Return the name that a DSG metric has if each question is scored on its own; return other names unchanged."""
     return UNACCUMULATED_TITLE.format(metric) if metric.endswith("_dsg") else metric
 
 
@@ -295,7 +295,7 @@ def _compare_table_3(percents: Mapping[str, Mapping[tuple[str, str], float]]) ->
 def _explain_swapped_numbers(
     table: Sequence[PublishedNumber], other: Sequence[PublishedNumber]
 ) -> Iterator[PublishedNumber]:
-    """Yield a table's numbers; explain each number that the paper swapped with a number of the other table."""
+    """Yield a table's numbers; explain each number that the paper swapped with a number in the other table."""
     for cell in table:
         candidates = (
             candidate
@@ -366,11 +366,11 @@ def _compare_released_means(
         for part, subset in {"all": OVERALL, "synth": "synth", "nat": "nat", "real": "real"}.items():
             for metric, published in zip(sheet.ids("metric"), sheet.ids(f"{prefix}-{part}"), strict=True):
                 group, ours = f"released means of {MEASURE_TITLES[measure]}", percents[measure][subset, metric] / 100
-                yield _compare_printed_value(group, metric, part, published, ours).explain_mismatch(LAST_DIGIT_NOTE)
+                yield _compare_printed_value(group, metric, part, published, ours).add_mismatch_reason(LAST_DIGIT_NOTE)
 
 
 def _count_released_scores(config: ReproductionConfig) -> Iterator[PublishedNumber]:
-    """Compare, by metric, the number of released DSG scores of images with the number of scores that equal ours.
+    """Compare, for each metric, the number of released DSG scores with the number of them that equal ours.
 
     Our scores are derived from the released answers.
     """
@@ -382,7 +382,7 @@ def _count_released_scores(config: ReproductionConfig) -> Iterator[PublishedNumb
         released = np.asarray(scores.numbers(str(metric)))[ours["image_id"].map(rows)]
         other = ours[(ours["score"] - released).abs() > MAX_SCORE_DIFFERENCE]
         check = PublishedNumber(PAPER_NAME, group, str(metric), "", len(ours), len(ours) - len(other), 0)
-        yield check.explain_mismatch(GRAPH_65_NOTE if set(other["prompt_id"]) == {"65"} else "")
+        yield check.add_mismatch_reason(GRAPH_65_NOTE if set(other["prompt_id"]) == {"65"} else "")
 
 
 def write_reproduction(checks: Sequence[PublishedNumber], config: ReproductionConfig) -> None:

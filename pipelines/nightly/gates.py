@@ -8,7 +8,7 @@ from rich.console import Console
 
 from plumbline.operators.base.errors import ConfigError, describe_missing_plugin
 from plumbline.operators.base.extensions import Extensions
-from plumbline.operators.images.generation_settings import Choice
+from plumbline.operators.images.generation_settings import SettingsPolicy
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.sources.sources import Sources
 from plumbline.pipelines.store.store import Store
@@ -30,7 +30,7 @@ class NightGate(ABC):
 
     @abstractmethod
     def check(self, metrics: Mapping[str, Sequence[str]]) -> None:
-        """Raise ConfigError if the file's rules cannot judge runs; `metrics` are the metrics of each benchmark."""
+        """Raise ConfigError if the rules cannot be applied to the runs; `metrics` are the metrics of each benchmark."""
 
     @abstractmethod
     def judge(
@@ -40,7 +40,7 @@ class NightGate(ABC):
         *,
         against: str | None,
         why_not_compared: str,
-        settings: Choice,
+        settings: SettingsPolicy,
         sources: Sources | None,
     ) -> GateVerdict | None:
         """Judge a finished run; return None if no rule applies to its benchmark.

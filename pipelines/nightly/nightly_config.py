@@ -4,10 +4,10 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, ClassVar
 from urllib.parse import urlsplit
 
-from plumbline.operators.base.bounds import BoundsChecked, NotNegative, Seconds, at_least
+from plumbline.operators.base.bounds import BoundsChecked, NonNegative, Seconds, at_least
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.extensions import require_extra
-from plumbline.pipelines.maintenance.gc_config import KeepRuns
+from plumbline.pipelines.maintenance.gc_config import RetentionRules
 from plumbline.pipelines.plans.sweep_config import SuiteConfig, SweepConfig
 from plumbline.pipelines.report.comparable_runs import check_checkpoints
 from plumbline.pipelines.store.lease import LEASE_TIMEOUT
@@ -24,13 +24,13 @@ class NightConfig(BoundsChecked):
     """The run to compare with: `previous` (the last comparable run), a run's id, or a suite's id (its run of each
     benchmark).
     """
-    smallest_change: NotNegative = 0.0
+    smallest_change: NonNegative = 0.0
     """Changes of a mean that are smaller than this are not reported as regressions, even if they are significant."""
     gate: str | None = None
     """File with rules that the run must pass (plugins/gates/README.md). The rules decide, instead of regressions,
     whether the nightly run succeeds; exit code 7 means that a rule failed.
     """
-    wait: NotNegative = 0.0
+    wait: NonNegative = 0.0
     """Seconds to wait for another nightly run in the same store before ending with exit code 4."""
     lease: Annotated[float, at_least(MIN_LEASE_SECONDS, " seconds")] = LEASE_TIMEOUT
     """Seconds without a heartbeat after which another nightly run may take over."""
@@ -44,7 +44,7 @@ class NightConfig(BoundsChecked):
     """Regular expression for the step in a checkpoint's name, for the trends page; null uses the default of
     `jobs.trends`.
     """
-    keep_runs: KeepRuns = field(default_factory=KeepRuns)
+    keep_runs: RetentionRules = field(default_factory=RetentionRules)
     """Runs of the benchmark to keep, in addition to the nightly run itself and the run that it is compared with
     (docs/keeping.md).
     """
@@ -60,7 +60,7 @@ class NightConfig(BoundsChecked):
             except ValueError:
                 is_address = False
             if not is_address:
-                raise ConfigError("nightly.webhook: expected an http:// or https:// URL; correct it")
+                raise ConfigError("nightly.webhook: expected an http:// or https:// URL; set it to one, or to null")
             require_extra("api", "nightly.webhook")
         if self.checkpoints is not None:
             check_checkpoints("nightly.checkpoints", self.checkpoints)
@@ -73,7 +73,7 @@ class NightlyConfig(SweepConfig):
     nightly: NightConfig = field(default_factory=NightConfig)
 
     def make_sweep(self) -> SweepConfig:
-        """Return the configuration without the nightly options, so cells and runs equal those of an ordinary sweep."""
+        """Return the configuration without the nightly options; its cells and runs equal those of an ordinary sweep."""
         return SweepConfig(**{each.name: getattr(self, each.name) for each in fields(SweepConfig)})
 
 

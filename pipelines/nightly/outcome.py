@@ -17,7 +17,7 @@ from plumbline.pipelines.store.suites import SUITES_FOLDER
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClearChange:
-    """A significant change of one generator on one metric, over all prompts (`overall`) or the prompts of one skill."""
+    """A significant change of a generator's mean score by a metric, on all prompts (`overall`) or a skill's prompts."""
 
     generator: str
     metric: str
@@ -50,7 +50,7 @@ class ClearChange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NightOutcome:
-    """Content of nightly.json in a run's folder; the file exists once a nightly run has reported the run."""
+    """Content of nightly.json in a run's folder; the file exists once a nightly run has reported on the run."""
 
     run_id: str
     exit_code: int
@@ -110,7 +110,7 @@ class NightOutcome:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SuiteOutcome:
-    """Content of nightly.json in a suite's folder; the file exists once a nightly run has reported the suite."""
+    """Content of nightly.json in a suite's folder; the file exists once a nightly run has reported on the suite."""
 
     suite_id: str
     exit_code: int

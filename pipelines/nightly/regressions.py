@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.base.sentences import format_quantity
-from plumbline.operators.images.generation_settings import COMPARE, Choice
-from plumbline.operators.report.changes import Change, Changes, correct_together
+from plumbline.operators.images.generation_settings import COMPARE, SettingsPolicy
+from plumbline.operators.report.changes import Change, Changes, correct_p_values_together
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.exit_codes import GATE_FAILED, REGRESSION, choose_worse_code
 from plumbline.pipelines.nightly.gates import GateVerdict, open_gate
@@ -36,7 +36,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Baseline(NamedTuple):
-    """The earlier run in which a nightly run looks for regressions, or the reason why there is none."""
+    """The earlier run that a nightly run is compared with, or the reason why there is none."""
 
     run_id: str | None
     reason: str = ""
@@ -70,7 +70,7 @@ def compare_run(
     sources: Sources | None,
     assert_lease: Callable[[], None],
     cluster: ClusterConfig = LOCAL_CLUSTER,
-    settings: Choice = COMPARE,
+    settings: SettingsPolicy = COMPARE,
 ) -> ComparedRun:
     """Compare a run with an earlier one, write its report and the trends page, and apply the gate.
 
@@ -135,9 +135,9 @@ def find_baseline(store: Store, run_id: str, manifest: Mapping[str, Any], compar
 
 
 def make_outcomes(runs: Sequence[ComparedRun], config: NightConfig) -> list[NightOutcome]:
-    """Return the outcome of each run, with p-values corrected over the comparisons of all runs."""
+    """Return the outcome of each run, with p-values corrected jointly over the comparisons of all runs."""
     compared = {run.run_id: changes for run in runs if (changes := run.written.page.changes) is not None}
-    together = dict(zip(compared, correct_together([*compared.values()]), strict=True))
+    together = dict(zip(compared, correct_p_values_together([*compared.values()]), strict=True))
     return [_make_outcome(run, together.get(run.run_id), config) for run in runs]
 
 

@@ -11,7 +11,7 @@ from plumbline.operators.models.service_config import Prices, ServiceModel
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.plans.plan import Node, Plan
-from plumbline.pipelines.store.runs import read_newest_first
+from plumbline.pipelines.store.runs import read_runs_newest_first
 from plumbline.pipelines.store.store import Store
 
 SECONDS_PER_HOUR = 3600
@@ -50,7 +50,7 @@ def sum_costs(
 ) -> dict[str, Cost]:
     """Return the money spent on model calls and GPU time, by node; nodes without configured prices are left out.
 
-    `occupied` contains the seconds during which workers had a shard, by node.
+    `occupied` contains the number of seconds that each node's workers spent on shards.
     """
     priced = {node.name: prices for node, prices in _list_priced_nodes(plan)}
     costs = {
@@ -59,14 +59,14 @@ def sum_costs(
         if name in priced
     }
     if cluster is not None and cluster.price_per_gpu_hour is not None:
-        for name, seconds in count_gpu_seconds(plan, cluster, occupied).items():
+        for name, seconds in compute_gpu_seconds(plan, cluster, occupied).items():
             before = costs[name].amount if name in costs else 0.0
             costs[name] = Cost(before + seconds / SECONDS_PER_HOUR * cluster.price_per_gpu_hour, cluster.currency)
     return costs
 
 
-def count_gpu_seconds(plan: Plan, cluster: ClusterConfig, occupied: Mapping[str, float]) -> dict[str, float]:
-    """Return the GPU-seconds of each node with GPUs: seconds with a shard (`occupied`) times GPUs per worker."""
+def compute_gpu_seconds(plan: Plan, cluster: ClusterConfig, occupied: Mapping[str, float]) -> dict[str, float]:
+    """Return the GPU-seconds of each node with GPUs: seconds spent on shards (`occupied`) times GPUs per worker."""
     gpus = {item.node.name: item.node.find_pool(cluster).num_gpus for item in plan.nodes}
     return {name: gpus[name] * seconds for name, seconds in occupied.items() if gpus.get(name)}
 
@@ -85,7 +85,7 @@ def describe_costs(
     each metric. The cost of a cell that several metrics read, and of work that is done once for all metrics, is divided
     equally.
     """
-    gpus, costs = count_gpu_seconds(plan, cluster, occupied), sum_costs(plan, usage, cluster, occupied)
+    gpus, costs = compute_gpu_seconds(plan, cluster, occupied), sum_costs(plan, usage, cluster, occupied)
     by_metric: dict[str, dict[str, Any]] = {}
     for item in plan.nodes:
         name, calls = item.node.name, sum(item.calls_of.values())
@@ -137,10 +137,10 @@ def _find_newest_usage(node: Node, store: Store) -> tuple[str, Usage] | None:
 
     Return None if none of the newest MAX_RUNS_SEARCHED runs called the model.
     """
-    for run in islice(read_newest_first(store), MAX_RUNS_SEARCHED):
+    for run in islice(read_runs_newest_first(store), MAX_RUNS_SEARCHED):
         manifest = run.manifest or {}
         usage = manifest.get("usage", {}).get(node.name, {})
-        same = node.model is not None and manifest.get("models", {}).get(node.name) == node.model.semantic()
+        same = node.model is not None and manifest.get("models", {}).get(node.name) == node.model.list_key_properties()
         if same and usage.get("calls"):
             return run.run_id, Usage(**{name: usage.get(name, 0) for name in Usage._fields})
     return None
@@ -149,11 +149,11 @@ def _find_newest_usage(node: Node, store: Store) -> tuple[str, Usage] | None:
 def try_services(nodes: Iterable[Node]) -> None:
     """Send one small request to each service that these nodes use; raise ModelError if a service cannot answer."""
     calls = {
-        (repr(model.semantic()), call): (model, call)
+        (repr(model.list_key_properties()), call): (model, call)
         for node in nodes
         for key, model in node.models.items()
         if not model.local
-        for call in [STAGES[node.stage].trial_call(key, node.metrics.values())]
+        for call in [STAGES[node.stage].choose_trial_call(key, node.metrics.values())]
     }
     for model, call in calls.values():
         preflight(model, call)

@@ -33,8 +33,8 @@ from plumbline.pipelines.store.cells import (
 from plumbline.pipelines.store.reused_rows import (
     EarlierCells,
     FailedRows,
-    count_failed,
-    find_failed,
+    count_failed_rows,
+    find_cells_to_retry,
     select_failed_and_dependents,
 )
 from plumbline.pipelines.store.store import Store
@@ -65,7 +65,7 @@ class Node:
         return replace(self, metrics=own, models={key: self.models[key] for key in self.models if key in keys})
 
     def find_pool(self, cluster: ClusterConfig) -> PoolConfig:
-        """Return the pool configuration of the node, without GPUs if none of its models runs locally."""
+        """Return the node's pool configuration; it requests no GPUs if none of the node's models runs locally."""
         pool = cluster.find_pool(self.name)
         return pool if any(model.local for model in self.models.values()) else pool.drop_gpus()
 
@@ -95,7 +95,7 @@ class NodePlan(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """Number of model calls and encodings, which progress counts."""
+        """Number of model calls and encodings, by which progress is measured."""
         return self.model_calls + self.encodings
 
 
@@ -157,16 +157,16 @@ class Plan:
 
     @property
     def kinds(self) -> tuple[ShardCells, ...]:
-        """The cells of prompt shards, of shards of pairs and of image shards: the order in which they are computed."""
+        """The cells for prompts, for pairs and for images, in the order in which they are computed."""
         return self.prompts, self.pairs, self.images
 
     def select_kind(self, kind: RowKind) -> ShardCells:
-        """Return the cells of all shards with this kind of rows."""
+        """Return the cells of all shards whose rows are of this kind."""
         return {"prompts": self.prompts, "pairs": self.pairs, "images": self.images}[kind]
 
     @property
     def scores(self) -> dict[str, tuple[PlannedCell, ...]]:
-        """Scores cells of all image shards, by metric."""
+        """Cells of the `scores` stage for all image shards, by metric."""
         shards = self.images.of_shard
         return {name: self.images.select(recipes["scores"], shards) for name, recipes in self.recipes.items()}
 
@@ -175,7 +175,7 @@ class Plan:
         asked = {name: recipes[stage] for name, recipes in self.recipes.items() if stage in recipes}
         return {name: self.prompts.select(recipe, self.prompts.of_shard) for name, recipe in asked.items()}
 
-    def list_upstream(self, cell: PlannedCell) -> dict[str, tuple[PlannedCell, ...]]:
+    def list_upstream_cells(self, cell: PlannedCell) -> dict[str, tuple[PlannedCell, ...]]:
         """Return the cells that a cell reads, by the stage that computes them."""
         cells: dict[str, tuple[PlannedCell, ...]] = {}
         for recipe in cell.recipe.reads:
@@ -205,7 +205,9 @@ class Plan:
             metric=recipe.metric,
             key=cell.key,
             path=path,
-            inputs={stage: tuple(read.path for read in cells) for stage, cells in self.list_upstream(cell).items()},
+            inputs={
+                stage: tuple(read.path for read in cells) for stage, cells in self.list_upstream_cells(cell).items()
+            },
             recipe=recipe.digest,
             earlier=self.earlier.find_similar_cells(path, renew=renew),
             renew=renew,
@@ -218,7 +220,7 @@ def _make_shard_cells(
     over_prompts, over_pairs, over_images = (
         [recipe for recipe in recipes if STAGES[recipe.stage].row_kind == kind] for kind in get_args(RowKind)
     )
-    limits, questions = config.limits.semantic(), _digest_questions(sources)
+    limits, questions = config.limits.list_key_properties(), _digest_questions(sources)
 
     def describe_prompts(shard: Shard, recipe: Recipe) -> str:
         return to_canonical_json({"prompts": shard.prompts, "asked": questions.get(shard) if recipe.asks else None})
@@ -282,11 +284,11 @@ def make_plan(
     )
     missing = _find_missing_cells(plan, committed, [cell for cell in plan.cells if cell.recipe.stage in needed])
     if config.retry_failed:
-        failed = find_failed(missing, others.keys(), store, config.benchmark.name)
+        failed = find_cells_to_retry(missing, others.keys(), store, config.benchmark.name)
         again = _find_missing_cells(
-            plan, committed, select_failed_and_dependents(failed.keys(), missing, plan.list_upstream)
+            plan, committed, select_failed_and_dependents(failed.keys(), missing, plan.list_upstream_cells)
         )
-        counted = count_failed({cell: path for cell, path in failed.items() if cell.recipe.stage in wanted}, store)
+        counted = count_failed_rows({cell: path for cell, path in failed.items() if cell.recipe.stage in wanted}, store)
         plan, missing = replace(plan, untried=missing - again, failed=counted), again
     return _plan_nodes(plan, nodes, missing, sources)
 
@@ -322,7 +324,7 @@ def _make_recipes(config: SweepConfig, sources: Sources, nodes: Sequence[Node]) 
     pack = sources.packed.digest if sources.packed is not None and not sources.packed.by_prompt else ""
     skills = ""
     stages = [(STAGES[name], metric) for metric in config.metrics.values() for name in metric.chain]
-    if any("skills" in stage.benchmark_parts(metric) for stage, metric in stages):
+    if any("skills" in stage.list_benchmark_parts(metric) for stage, metric in stages):
         ids, names = (sources.prompts.column(name).to_pylist() for name in ("prompt_id", "skills"))
         skills = digest(sorted(zip(ids, names, strict=True)))  # the order of the prompts does not matter
     return {
@@ -343,18 +345,18 @@ def make_metric_recipes(
     for stage in (STAGES[stage_name] for stage_name in metric.chain):
         node = node_of[make_node_name(stage, metric)]
         own, *others = stage.roles(metric) or (None,)
-        models = {key: node.models[key].semantic() for key in others}
+        models = {key: node.models[key].list_key_properties() for key in others}
         if own is not None:
-            models = {"model": node.models[own].semantic(), **models}
+            models = {"model": node.models[own].list_key_properties(), **models}
         config = stage.recipe(name, metric) | models | {"ablation": stage.ablation(metric)}
-        parts = stage.benchmark_parts(metric)
+        parts = stage.list_benchmark_parts(metric)
         if "pack" in parts:
             config["pack"] = pack
         if "skills" in parts:
             config["skills"] = skills
         if stage.looks_at_images():
             config["clips"] = asdict(clips)
-        reads = (recipes[read] for read in stage.input_stages(metric))
+        reads = (recipes[read] for read in stage.list_input_stages(metric))
         recipes[stage.name] = make_recipe(
             stage.name,
             stage.version,
@@ -364,7 +366,7 @@ def make_metric_recipes(
             metric=name,
             compares=stage.looks_at_images() and (metric.needs_sources or bool(metric.captions)),
             asks="pack" in parts,
-            pairs=any(STAGES[read].row_kind == "pairs" for read in stage.input_stages(metric)),
+            pairs=any(STAGES[read].row_kind == "pairs" for read in stage.list_input_stages(metric)),
         )
     return recipes
 
@@ -378,7 +380,7 @@ def _group_pairs(pairs: Mapping[Shard, tuple[Shard, Shard]]) -> dict[Shard, tupl
 
 
 def _digest_questions(sources: Sources) -> dict[Shard, str]:
-    """Return, for each shard, a digest of the benchmark's own questions about its prompts; omit shards without any."""
+    """Return a digest of the benchmark's own questions for each shard; omit shards without such questions."""
     if not sources.question_digests:
         return {}
     ids = sources.prompts.column("prompt_id").to_pylist()
@@ -401,9 +403,9 @@ def _digest_questions(sources: Sources) -> dict[Shard, str]:
 def _find_missing_cells(
     plan: Plan, committed: Set[PlannedCell], cells: Iterable[PlannedCell]
 ) -> frozenset[PlannedCell]:
-    """Return the uncommitted cells among `cells`, and the uncommitted cells that they depend on.
+    """Return the uncommitted cells among `cells`, the cells to renew, and the uncommitted cells that these depend on.
 
-    Inputs that only committed cells read are not included.
+    Inputs that are read only by committed cells are left out.
     """
     missing: set[PlannedCell] = set()
     renewed = {cell for cell in plan.cells if cell.path in plan.renewed} if plan.renewed else set()
@@ -412,7 +414,7 @@ def _find_missing_cells(
         cell = wanted.pop()
         if cell not in missing and (cell not in committed or cell in renewed):
             missing.add(cell)
-            wanted += chain.from_iterable(plan.list_upstream(cell).values())
+            wanted += chain.from_iterable(plan.list_upstream_cells(cell).values())
     return frozenset(missing)
 
 

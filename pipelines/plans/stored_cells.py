@@ -1,11 +1,11 @@
-"""Finds the cells of a plan that are in the store without listing the whole store, using the newest run as an index.
+"""Finds a plan's committed cells. The newest run serves as an index, so that the store need not be listed completely.
 
-A cell is committed if its file exists; the index only saves listings. The index consists of the paths that a run's
+A cell is committed if its file exists; the index only saves list requests. The index consists of the paths that a run's
 cells.parquet marks as committed. A recipe's folder is listed completely if that takes only one request. In a larger
-folder, a generator's subfolder is listed unless the index contains all of the generator's wanted cells. Cells of other
-stages are only looked for if wanted cells are missing. An index that is missing, damaged, old or from another sweep
-therefore only costs listings. If the index contains a cell that does not exist any more, reading the cell fails, and
-the sweep plans again from a full listing.
+folder, a generator's subfolder is listed unless the index contains all of the generator's wanted cells. Cells of
+stages that are not wanted are looked for only if wanted cells are missing. An index that is missing, damaged, old or
+from another sweep therefore only costs additional list requests. If the index contains a cell that no longer exists,
+reading the cell fails, and the sweep is planned again from a full listing.
 """
 
 from collections import defaultdict
@@ -62,8 +62,8 @@ def _list_folder(
 ) -> dict[str, float]:
     """Return the files in a recipe's folder with their modification times.
 
-    `lacking` contains the generators with missing cells that may read cells of this recipe. It is None if the cells of
-    this recipe are themselves wanted.
+    `lacking` contains the generators whose wanted cells are missing and may depend on cells of this recipe. It is None
+    if the cells of this recipe are themselves wanted.
     """
     if list_index is None:
         return store.list_files(recipe.folder)

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from plumbline.operators.base.bounds import BoundsChecked, Positive, Share
 from plumbline.operators.base.errors import ConfigError, suggest
 from plumbline.operators.images.decoding import ImageLimits
-from plumbline.operators.images.generation_settings import COMPARE, Choice
+from plumbline.operators.images.generation_settings import COMPARE, SettingsPolicy
 from plumbline.operators.images.videos import Clips
 from plumbline.operators.metrics.generation import PicturesConfig
 from plumbline.operators.metrics.metric import Metric, PackedMetric, PairSelection, compares_actively
@@ -22,7 +22,7 @@ from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.models.service_config import ServiceModel
 from plumbline.operators.stages.graph import check_models, make_nodes
 from plumbline.operators.stages.table import PLUGIN_STAGES, STAGES
-from plumbline.operators.statistics.options import Adaptive
+from plumbline.operators.statistics.options import AdaptiveConfig
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.logs import LogConfig
 from plumbline.pipelines.base.storage import StorageConfig
@@ -33,8 +33,8 @@ Config = TypeVar("Config")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AnySweep(BoundsChecked):
-    """Configuration shared by sweeps of one benchmark and of several."""
+class BaseSweepConfig(BoundsChecked):
+    """Configuration shared by sweeps with a single benchmark and sweeps with several benchmarks."""
 
     store: str = "store"
     """Folder or cloud prefix of the store."""
@@ -70,13 +70,13 @@ class AnySweep(BoundsChecked):
     """
     pictures: PicturesConfig = field(default_factory=PicturesConfig)
     """Settings of the image model, and the number of images per prompt."""
-    adaptive: Adaptive | None = None
+    adaptive: AdaptiveConfig | None = None
     """Rule that ends the sweep as soon as the scored prompts distinguish the generators; null scores all prompts."""
     log: LogConfig = field(default_factory=LogConfig)
     """Format and level of the log that is written during the run (docs/observing.md)."""
     protocol: ProtocolConfig | None = None
     """Protocol for comparing the metrics with human ratings at the end; null skips the comparison."""
-    settings: Choice = COMPARE
+    settings: SettingsPolicy = COMPARE
     """`compare` reports no significant differences between images that were generated with different settings
     (docs/decide.md); `ignore` compares them anyway.
     """
@@ -109,20 +109,20 @@ class AnySweep(BoundsChecked):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SweepConfig(AnySweep):
+class SweepConfig(BaseSweepConfig):
     """A sweep of one benchmark: its prompts x generators x metrics."""
 
     benchmark: BenchmarkConfig
 
     def __post_init__(self) -> None:
-        AnySweep.__post_init__(self)
+        BaseSweepConfig.__post_init__(self)
         for name, metric in self.metrics.items():
-            if why := find_misfit(metric, self.benchmark):
+            if why := explain_missing_settings(metric, self.benchmark):
                 raise ConfigError(f"metrics.{name}: {why}")
         active = [name for name, metric in self.metrics.items() if compares_actively(metric)]
         if self.adaptive is None and active:
             raise ConfigError(
-                f"metrics.{active[0]}.pairs: expected another value than active for a sweep of all prompts; set "
+                f"metrics.{active[0]}.pairs: expected a value other than active for a sweep of all prompts; set "
                 "adaptive=betting to stop early, or pairs=all"
             )
         if active and len(active) < len(self.metrics):
@@ -152,8 +152,8 @@ class SweepConfig(AnySweep):
         return frozenset(name for name, metric in self.metrics.items() if metric.prefers_lower)
 
 
-def find_misfit(metric: Metric, benchmark: BenchmarkConfig) -> str:
-    """Return a message with a remedy if the benchmark lacks settings that a metric needs; otherwise an empty string."""
+def explain_missing_settings(metric: Metric, benchmark: BenchmarkConfig) -> str:
+    """Return a message that says which settings a metric needs but the benchmark lacks; empty if it lacks none."""
     if isinstance(metric, PackedMetric) and benchmark.question_pack is None:
         return (
             "it needs questions that come with the benchmark; set benchmark.questions and "
@@ -176,8 +176,8 @@ class SharedBenchmarkConfig(BoundsChecked):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SuiteConfig(AnySweep):
-    """Several benchmarks that are planned and computed together, each with its generators and the metrics that fit."""
+class SuiteConfig(BaseSweepConfig):
+    """Several benchmarks that are planned and computed together, each with its own generators and suitable metrics."""
 
     benchmarks: Mapping[str, BenchmarkConfig]
     """Benchmarks, by the name of their file in conf/benchmark."""
@@ -186,7 +186,7 @@ class SuiteConfig(AnySweep):
     """Metrics that score each benchmark; null means all metrics that fit the benchmark."""
 
     def __post_init__(self) -> None:
-        AnySweep.__post_init__(self)
+        BaseSweepConfig.__post_init__(self)
         if not self.benchmarks:
             raise ConfigError("benchmarks: expected at least one, got none; name one, as in benchmarks=[genai_bench]")
         of_one = {"adaptive": self.adaptive, "protocol": self.protocol, "image_model": self.image_model}
@@ -215,7 +215,7 @@ class SuiteConfig(AnySweep):
         benchmark = self.benchmarks[key]
         if benchmark.limit is None:
             benchmark = replace(benchmark, limit=self.benchmark.limit)
-        shared = {each.name: getattr(self, each.name) for each in fields(AnySweep)}
+        shared = {each.name: getattr(self, each.name) for each in fields(BaseSweepConfig)}
         return SweepConfig(**{**shared, "benchmark": benchmark, "metrics": metrics})
 
 
@@ -229,8 +229,8 @@ class StatusConfig:
 
 
 def read_config(values: Mapping[str, Any], schema: type[Config]) -> Config:
-    """Convert values to a `schema`; raise ConfigError naming the first invalid key."""
-    for key, number in _find_infinite(values):
+    """Convert values to an instance of `schema`; raise ConfigError naming the first invalid key."""
+    for key, number in _find_non_finite(values):
         raise ConfigError(f"config key {key!r}: expected a finite number, got {number}")
     try:
         return cast(Config, _get_adapter(cast(Hashable, schema)).validate_python(values, extra="forbid"))
@@ -240,7 +240,7 @@ def read_config(values: Mapping[str, Any], schema: type[Config]) -> Config:
 
 
 def list_alternatives(schema: Any) -> tuple[Any, ...]:
-    """Return the dataclasses that a value of this type may be."""
+    """Return the dataclasses that a value of this type may be an instance of."""
     if isinstance(schema, type) and is_dataclass(schema):
         return (schema,)
     inner = get_args(schema) if get_origin(schema) in (Annotated, Union, UnionType) else ()
@@ -249,7 +249,7 @@ def list_alternatives(schema: Any) -> tuple[Any, ...]:
 
 @cache
 def list_classes(schema: Any) -> frozenset[Any]:
-    """Return the dataclasses that a value of this type may be, or may contain at any depth."""
+    """Return the dataclasses that can occur in a value of this type at any depth, including the value itself."""
     own = list_alternatives(schema)
     inner = (field.type for each in own for field in fields(each))
     return frozenset(own).union(*map(list_classes, (*inner, *get_args(schema))))
@@ -260,14 +260,14 @@ def _get_adapter(schema: Any) -> TypeAdapter[Any]:
     return TypeAdapter(schema)
 
 
-def _find_infinite(values: Any, key: str = "") -> Iterator[tuple[str, float]]:
-    """Yield NaN and infinite values with their keys, because comparisons with limits do not detect NaN."""
+def _find_non_finite(values: Any, key: str = "") -> Iterator[tuple[str, float]]:
+    """Yield NaN and infinite values with their keys; checks against limits would not detect NaN."""
     if isinstance(values, Mapping):
         for name, value in values.items():
-            yield from _find_infinite(value, f"{key}.{name}" if key else str(name))
+            yield from _find_non_finite(value, f"{key}.{name}" if key else str(name))
     elif isinstance(values, Sequence) and not isinstance(values, (str, bytes)):
         for value in values:
-            yield from _find_infinite(value, key)
+            yield from _find_non_finite(value, key)
     elif isinstance(values, float) and not math.isfinite(values):
         yield key, values
 

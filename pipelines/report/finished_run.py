@@ -1,4 +1,4 @@
-"""Reads the data of a finished run for a report: prompts, images, agreement with people, and score distributions."""
+"""Reads a finished run's data for a report: prompts, images, agreement with human ratings, and score distributions."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from plumbline.operators.report.changes import list_comparable_metrics
 from plumbline.operators.results.metric_recipes import list_unranked_metrics
 from plumbline.operators.results.percentile_ranks import UsualScores, select_largest_sketches
 from plumbline.operators.statistics.bootstrap import Interval
-from plumbline.operators.statistics.options import Adaptive
+from plumbline.operators.statistics.options import AdaptiveConfig
 from plumbline.pipelines.base.storage import get_first_line, is_storage_error
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.sources.adaptive_rounds import split_rounds
@@ -35,7 +35,7 @@ from plumbline.pipelines.sources.shards import get_run_shard_size
 from plumbline.pipelines.sources.sources import Sources, open_sources
 from plumbline.pipelines.sources.uris import UriReader, open_benchmark_uris
 from plumbline.pipelines.store.cells import Shard
-from plumbline.pipelines.store.runs import N_READERS, read_newest_first
+from plumbline.pipelines.store.runs import N_READERS, read_runs_newest_first
 from plumbline.pipelines.store.store import Store
 
 AGREEMENT_FILES = {"graphs": "graphs", "graph_images": "graph_images", "ratings": "mean_ratings"}
@@ -44,7 +44,7 @@ MAX_RUNS = 120
 """Maximum number of runs, newest first, whose score distributions are read for a report."""
 
 
-class Originals(NamedTuple):
+class OriginalSources(NamedTuple):
     """Prompts and images that a run scored."""
 
     prompts: pa.Table
@@ -57,7 +57,7 @@ class Originals(NamedTuple):
 
 def find_originals(
     manifest: Mapping[str, Any], store: Store, sources: Sources | None = None
-) -> tuple[Originals | None, str]:
+) -> tuple[OriginalSources | None, str]:
     """Return a run's prompts and images, or None and the reason if they can no longer be read.
 
     `sources` are the run's sources if they have just been read.
@@ -70,11 +70,11 @@ def find_originals(
         return None, get_first_line(error)
 
 
-def _open_originals(manifest: Mapping[str, Any], store: Store, sources: Sources | None) -> Originals:
+def _open_originals(manifest: Mapping[str, Any], store: Store, sources: Sources | None) -> OriginalSources:
     """Return a run's prompts and images; raise PlumblineError or a storage error if they can no longer be read.
 
-    Without `sources`, the files are listed, and files that the store does not remember are opened. If the prompts are
-    in a separate file, only the footers of image files are read.
+    If `sources` is None, the files are listed, and files that are not in the store's cache are opened. If the prompts
+    are in a separate file, only the footers of image files are read.
     """
     config = manifest.get("config", {})
     limits = read_config(config.get("limits", {}), ImageLimits)
@@ -85,8 +85,8 @@ def _open_originals(manifest: Mapping[str, Any], store: Store, sources: Sources 
     if sources is None and (benchmark.prompts is None or not whole):
         sources = open_sources(benchmark, storage, shard_size=size, cache=cache)
         if seen := manifest.get("seen"):  # an adaptive run only scored the first rounds
-            rounds = split_rounds(sources, benchmark, uris, read_config(config["adaptive"], Adaptive), cache)
-            sources = rounds.select_up_to(rounds.find_round(seen["prompts"]))
+            rounds = split_rounds(sources, benchmark, uris, read_config(config["adaptive"], AdaptiveConfig), cache)
+            sources = rounds.select_rounds_up_to(rounds.find_round(seen["prompts"]))
     if sources is not None:
         prompts, shards, prompt_shards = sources.prompts, sources.image_shards, sources.prompt_shards
     else:
@@ -94,17 +94,17 @@ def _open_originals(manifest: Mapping[str, Any], store: Store, sources: Sources 
         prompts, prompt_shards = tables.table, tables.shards
         shards = open_images(benchmark, storage, size, tables, cache).shards
     by_name = {(shard.group, shard.name): shard for shard in shards}
-    return Originals(prompts, by_name, prompt_shards, limits, uris)
+    return OriginalSources(prompts, by_name, prompt_shards, limits, uris)
 
 
 def read_judge_noise(store: Store, run_id: str) -> pa.Table:
-    """Read the noise of judges that answered several times (schema JUDGE_NOISE); empty if every judge answered once."""
+    """Read the noise of judges that were asked repeatedly (schema JUDGE_NOISE); empty if every judge was asked once."""
     path = f"runs/{run_id}/judge_noise.parquet"
     return store.read_table(path) if store.exists(path) else schemas.JUDGE_NOISE.empty_table()
 
 
 def read_agreement(store: Store, run_id: str) -> Agreement | None:
-    """Read how well a run's metrics agree with people; None if the run was not judged."""
+    """Read how well a run's metrics agree with human judgements; None if they have not been compared."""
     folder = f"runs/{run_id}/metaeval"
     page = store.read_text(f"{folder}/judgements.md")
     if page is None:
@@ -140,18 +140,17 @@ def read_agreement(store: Store, run_id: str) -> Agreement | None:
 
 
 def read_usual_scores(store: Store, run_id: str, manifest: Mapping[str, Any]) -> UsualScores:
-    """Read the score distributions of a run and of other runs of its benchmark, for metrics with equal recipes.
+    """Read the score distributions of a run, and those of other runs of its benchmark for metrics with the same recipe.
 
-    Other runs are those among the MAX_RUNS newest. For each generator and metric, only the largest distribution is
-    returned. Metrics that do not rank images are omitted.
+    Other runs are considered only if they are among the store's MAX_RUNS newest runs. For each generator and metric,
+    only the largest distribution is returned. Metrics that do not rank images are omitted.
 
-    Runs whose stored distributions are missing or damaged are left out, and the result contains the number of these
-    runs.
+    Runs whose stored distributions are missing or damaged are left out and counted in the result.
     """
     benchmark = manifest.get("benchmark")
     others = [
         (run.run_id, list_comparable_metrics(run.manifest, manifest))
-        for run in islice(read_newest_first(store), MAX_RUNS)
+        for run in islice(read_runs_newest_first(store), MAX_RUNS)
         if run.manifest is not None and run.manifest.get("benchmark") == benchmark and run.run_id != run_id
     ]
     wanted = [(run_id, list(manifest.get("metrics", ()))), *((other, names) for other, names in others if names)]

@@ -1,4 +1,4 @@
-"""Reads the details of single images for a report: elements from score cells, and pixels from the sources."""
+"""Reads the details of individual images for a report: elements from score cells, and pixels from the sources."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -20,7 +20,7 @@ from plumbline.operators.report.page import GatheredRun
 from plumbline.operators.report.picked_images import ImageKey, Pick
 from plumbline.pipelines.base.parquet_reader import ParquetReader
 from plumbline.pipelines.base.storage import get_first_line, is_storage_error
-from plumbline.pipelines.report.finished_run import Originals
+from plumbline.pipelines.report.finished_run import OriginalSources
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
 from plumbline.pipelines.sources.edit_columns import append_edit_columns
 from plumbline.pipelines.sources.shards import map_file_columns
@@ -48,12 +48,13 @@ MakeImage = Callable[[Mapping[str, Any], ImageLimits, FetchUri], Made | RowError
 
 
 def read_details(
-    picks: Sequence[Pick], run: GatheredRun, store: Store, originals: Originals | None
+    picks: Sequence[Pick], run: GatheredRun, store: Store, originals: OriginalSources | None
 ) -> dict[ImageKey, ImageDetail]:
     """Return the thumbnail and the elements of every picked image, or the reason why they cannot be read.
 
-    Only cells with picked images are read, and only these images' rows of source files (`ParquetReader.read_rows`). If
-    a prompts file contains the sources of edits, the row groups of the images' prompts are read as well.
+    Only the cells of the picked images are read, and only the rows of these images in the shards' files
+    (`ParquetReader.read_rows`). If a prompts file contains the source images of edits, the row groups with the images'
+    prompts are read as well.
     """
     cells = read_scores_cells(store, run.run_id)
     details = read_elements(picks, cells, store)
@@ -61,7 +62,7 @@ def read_details(
         missing = Thumbnail(None, shorten(run.unreadable))
         return {key: detail._replace(image=missing) for key, detail in details.items()}
     edits = read_edit_sources([pick.prompt_id for pick in picks], originals)
-    for key, made in show_images(picks, cells, originals, make_thumbnails, edits).items():
+    for key, made in render_images(picks, cells, originals, make_thumbnails, edits).items():
         if isinstance(made, RowError):
             details[key] = details[key]._replace(image=Thumbnail(None, shorten(made.message)))
         else:
@@ -109,7 +110,7 @@ def read_elements(picks: Sequence[Pick], cells: Sequence[ScoresCell], store: Sto
 
 
 def read_scores_cells(store: Store, run_id: str) -> list[ScoresCell]:
-    """Return the cells of the run's scores; empty if the table of cells is gone. Raise StoreError if it is damaged."""
+    """Return the run's score cells; empty if the table of cells no longer exists. Raise StoreError if it is damaged."""
     return list_scores_cells(store, run_id) if store.exists(f"runs/{run_id}/cells.parquet") else []
 
 
@@ -128,8 +129,8 @@ def _find_rows(picks: Sequence[Pick], cells: Sequence[ScoresCell]) -> Mapping[Im
     return found
 
 
-def read_edit_sources(prompt_ids: Sequence[str], originals: Originals) -> Mapping[str, Mapping[str, Any]]:
-    """Return the columns with source images that the prompts file has for each prompt, by prompt_id.
+def read_edit_sources(prompt_ids: Sequence[str], originals: OriginalSources) -> Mapping[str, Mapping[str, Any]]:
+    """Return the source image columns of the prompts file as a dict for each prompt_id.
 
     The result is empty if the images are not edits, or if the file can no longer be read.
     """
@@ -153,17 +154,17 @@ class LocatedImage(NamedTuple):
     row: int
 
 
-def show_images(
+def render_images(
     picks: Sequence[Pick],
     cells: Sequence[ScoresCell],
-    originals: Originals,
+    originals: OriginalSources,
     make: MakeImage[Made],
     edits: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
 ) -> dict[ImageKey, Made | RowError]:
     """Return the result of `make` for each picked image, or the reason why the image cannot be shown.
 
-    Each thread has one image in memory, and reads several images of a file without opening the file again. `edits`
-    contains the sources of edits by prompt, if they are in the prompts file.
+    Each thread has only one image in memory at a time, and opens a file only once for all images that it reads from
+    this file. `edits` contains the source images of edits, by prompt, if they are in the prompts file.
     """
     stored = _find_rows(picks, cells)
     shown: dict[ImageKey, Made | RowError] = {}
@@ -183,30 +184,33 @@ def show_images(
         size = -(-len(ordered) // n_parts)
         parts += [ordered[first : first + size] for first in range(0, len(ordered), size)]
     with ThreadPoolExecutor(N_READERS) as pool:
-        for made in pool.map(lambda images: _show_images_of_file(images, originals, make, edits), parts):
+        for made in pool.map(lambda images: _render_images_of_file(images, originals, make, edits), parts):
             shown |= made
     return shown
 
 
-def show_row(
-    image: LocatedImage, originals: Originals, make: MakeImage[Made], edit: Mapping[str, Any] = MappingProxyType({})
+def render_image(
+    image: LocatedImage,
+    originals: OriginalSources,
+    make: MakeImage[Made],
+    edit: Mapping[str, Any] = MappingProxyType({}),
 ) -> Made | RowError:
     """Return the result of `make` for an image, or the reason why the image cannot be shown.
 
     If the image is an edit, `edit` contains its source image, mask and captions.
     """
-    return _show_images_of_file([image], originals, make, {image.prompt_id: edit})[image.key]
+    return _render_images_of_file([image], originals, make, {image.prompt_id: edit})[image.key]
 
 
-def _show_images_of_file(
+def _render_images_of_file(
     images: Sequence[LocatedImage],
-    originals: Originals,
+    originals: OriginalSources,
     make: MakeImage[Made],
     edits: Mapping[str, Mapping[str, Any]],
 ) -> dict[ImageKey, Made | RowError]:
-    """Return the result of `make`, or the error, for each of these images of one file, by image.
+    """Return the result of `make`, or the error, for each image; the images are in the same file.
 
-    After an unreadable image, each image is read separately.
+    If an image cannot be read, the images after it are read one by one.
     """
     shown: dict[ImageKey, Made | RowError] = {}
     rows: dict[LocatedImage, tuple[Shard, int]] = {}
@@ -233,7 +237,7 @@ def _show_images_of_file(
             raise
         shown[left[0].key] = RowError("unreadable_uri", f"{rows[left[0]][0].url}: {get_first_line(error)}")
         for image in left[1:]:
-            shown |= _show_images_of_file([image], originals, make, edits)
+            shown |= _render_images_of_file([image], originals, make, edits)
     return shown
 
 

@@ -10,24 +10,24 @@ import pyarrow.compute as pc
 from plumbline.operators.base.errors import ConfigError, PlumblineError
 from plumbline.operators.base.extensions import Extensions
 from plumbline.operators.base.ordered_maps import OrderedMap
-from plumbline.operators.images.generation_settings import COMPARE, Choice, read_all_settings
+from plumbline.operators.images.generation_settings import COMPARE, SettingsPolicy, read_all_settings
 from plumbline.operators.metrics.table import read_lower_is_better
 from plumbline.operators.report.changes import compare_runs
 from plumbline.operators.report.choices import make_choices_section
 from plumbline.operators.report.metric_figures import MetricInputs, measure_metrics
 from plumbline.operators.report.page import GatheredRun, Page, ReportSection, build_page
-from plumbline.operators.report.picked_images import compute_gallery_quotas, pick_contradicted, pick_images
-from plumbline.operators.report.rendering import render, to_csv, to_latex, to_markdown
+from plumbline.operators.report.picked_images import compute_gallery_quotas, pick_contradicted_images, pick_images
+from plumbline.operators.report.rendering import render_report, to_csv, to_latex, to_markdown
 from plumbline.operators.results.choices import ChoiceResults, decide_scored_duels
 from plumbline.operators.results.summary import Skills
 from plumbline.operators.rewards.combination import AnyReward, RewardConfig
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.metaeval.protocols import ProtocolConfig
-from plumbline.pipelines.report.choices import read_choice_results
+from plumbline.pipelines.report.choices import read_choice_results, read_people_choices
 from plumbline.pipelines.report.comparable_runs import find_compared_run, read_bridges
 from plumbline.pipelines.report.finished_run import (
-    Originals,
+    OriginalSources,
     find_originals,
     read_agreement,
     read_judge_noise,
@@ -41,9 +41,9 @@ from plumbline.pipelines.store.run_scores import read_failures, read_run_scores
 from plumbline.pipelines.store.runs import (
     find_newest_run,
     find_run,
-    make_newest,
+    make_run_newest,
     may_become_newest,
-    publish_newest,
+    publish_newest_run,
     read_manifest,
 )
 from plumbline.pipelines.store.store import Store
@@ -51,7 +51,7 @@ from plumbline.pipelines.store.store import Store
 MAX_IMAGES = 96
 LOCAL_CLUSTER = ClusterConfig(executor="here")
 NO_COMPARISON = "none"
-"""Value of the option `compare` for a report without a comparison."""
+"""Value of the `compare` option for a report without a comparison."""
 MAX_CONTRADICTED_IMAGES = 24
 """Maximum number of images shown because their scores contradict people."""
 SECTIONS = Extensions[Callable[[Store, str], ReportSection | None]]("report_sections", {})
@@ -81,7 +81,7 @@ class ReportConfig:
     bradley_terry: bool = False
     """Add Bradley-Terry ratings of the generators, based on the prompts that each wins, to summary.csv and summary.md.
     """
-    settings: Choice = COMPARE
+    settings: SettingsPolicy = COMPARE
     """`compare` treats no difference as clear between images that were generated with different settings
     (docs/decide.md); `ignore` compares them anyway.
     """
@@ -117,7 +117,7 @@ class WrittenReport(NamedTuple):
 
 
 class EarlierRun(NamedTuple):
-    """The earlier run that a report compares with, if there is one and it can be read."""
+    """The earlier run that a report's run is compared with, if there is one and it can be read."""
 
     run_id: str | None = None
     run: GatheredRun | None = None
@@ -134,7 +134,7 @@ def write_report(
     baseline: str | None = None,
     images: int = MAX_IMAGES,
     bradley_terry: bool = False,
-    settings: Choice = COMPARE,
+    settings: SettingsPolicy = COMPARE,
     sources: Sources | None = None,
     cluster: ClusterConfig = LOCAL_CLUSTER,
     assert_lease: Callable[[], None] = lambda: None,
@@ -145,14 +145,14 @@ def write_report(
     parallel on the `cluster`. Prompts and images that can no longer be read are shown as missing, with the reason; the
     run's sources are opened unless `sources` are given.
 
-    `assert_lease` is called before the run becomes the newest of the store, and can prevent that by raising LeaseLost.
+    `assert_lease` is called before the run becomes the newest in the store, and can prevent that by raising LeaseLost.
     Raises ConfigError if the run does not exist, or if an option refers to something that is not in the run.
     """
     run_id = find_run(store, run)
     rows = read_manifest(store, run_id).get("counts", {}).get("rows", 0)
     with open_tasks(cluster, store, rows=rows) as tasks:
         opened, originals = open_run(store, run_id, sources, tasks.map)
-        before = _find_earlier(store, opened, compare, tasks.map)
+        before = _find_earlier_run(store, opened, compare, tasks.map)
         _check_reward_and_baseline(opened, reward, baseline)
         page = _make_page(
             store,
@@ -168,7 +168,7 @@ def write_report(
         )
     if before.warning:
         page = page._replace(warnings=[*page.warnings, before.warning])
-    html = render(page)
+    html = render_report(page)
     size = store.write_page(f"runs/{run_id}/report.html", html)
     for name, text in (
         ("summary.csv", to_csv(page.leaderboard_rows)),
@@ -179,9 +179,9 @@ def write_report(
     record = ReportRecord(compared_with=before.run_id, title=page.leaderboard_title, leaderboard=page.leaderboard)
     write_report_record(store, run_id, record)
     if may_become_newest(store, run_id):
-        make_newest(store, run_id, assert_lease)
+        make_run_newest(store, run_id, assert_lease)
     elif find_newest_run(store) == run_id:
-        publish_newest(store)
+        publish_newest_run(store)
     return WrittenReport(page, f"{store.place.url}/runs/{run_id}/report.html", size)
 
 
@@ -198,14 +198,14 @@ def _check_reward_and_baseline(run: GatheredRun, reward: RewardConfig | None, ba
 def _make_page(
     store: Store,
     run: GatheredRun,
-    originals: Originals | None,
+    originals: OriginalSources | None,
     before: GatheredRun | None,
     images: int,
     *,
     reward: RewardConfig | None,
     rated: bool,
     baseline: str,
-    settings: Choice,
+    settings: SettingsPolicy,
     each: OrderedMap,
 ) -> Page:
     lower_is_better, ranking, shown = (
@@ -228,7 +228,9 @@ def _make_page(
     picks = pick_images(run.scores, seen, quotas, images, lower_is_better, each)
     if run.agreement is not None:
         contradicted = run.agreement.contradicted[: min(images, MAX_CONTRADICTED_IMAGES)]
-        picks = picks._replace(contradicted=pick_contradicted(contradicted, run.scores, ranking, lower_is_better, each))
+        picks = picks._replace(
+            contradicted=pick_contradicted_images(contradicted, run.scores, ranking, lower_is_better, each)
+        )
     every = picks.list_all()
     details = read_details(every, run, store, originals)
     if originals is not None:
@@ -243,7 +245,7 @@ def _make_page(
     return build_page(run, figures, picks=picks, details=details, changes=changes, baseline=baseline)
 
 
-def _find_earlier(store: Store, run: GatheredRun, compare: str | None, each: OrderedMap) -> EarlierRun:
+def _find_earlier_run(store: Store, run: GatheredRun, compare: str | None, each: OrderedMap) -> EarlierRun:
     """Return the run to compare with, as named by `compare` or by the last report, without reading its sources.
 
     The result has no run if the comparison is switched off, or if neither names a run.
@@ -272,7 +274,7 @@ def _read_compared_run(store: Store, run: GatheredRun, compare: str, each: Order
 
 def open_run(
     store: Store, run_id: str, sources: Sources | None, each: OrderedMap
-) -> tuple[GatheredRun, Originals | None]:
+) -> tuple[GatheredRun, OriginalSources | None]:
     """Read a run's manifest and tables, and its prompts and images if they can still be read."""
     manifest = read_manifest(store, run_id)
     originals, unreadable = find_originals(manifest, store, sources)
@@ -280,7 +282,10 @@ def open_run(
     run = _gather_run(store, run_id, manifest, skills, each)
     usual = read_usual_scores(store, run_id, manifest)
     choices = read_choice_results(store, run_id, skills)
-    every = [make_choices_section(choices), *(SECTIONS[name](store, run_id) for name in sorted(SECTIONS))]
+    every = [
+        make_choices_section(choices, read_people_choices(store, run_id)),
+        *(SECTIONS[name](store, run_id) for name in sorted(SECTIONS)),
+    ]
     sections = [section for section in every if section is not None]
     return replace(run, usual=usual, sections=sections, unreadable=unreadable, choices=choices), originals
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from plumbline.operators.images.generation_settings import COMPARE, Choice, read_all_settings
+from plumbline.operators.images.generation_settings import COMPARE, SettingsPolicy, read_all_settings
 from plumbline.operators.metrics.table import read_lower_is_better
 from plumbline.operators.report.rendering import format_suite_csv, format_suite_markdown, render_suite
 from plumbline.operators.report.suite import SuitePage, SuiteRun, build_suite
@@ -22,7 +22,7 @@ def write_suite(
     runs: Mapping[str, str],
     *,
     exit_code: int,
-    settings: Choice = COMPARE,
+    settings: SettingsPolicy = COMPARE,
     left_out: Sequence[str] = (),
     notes: Sequence[str] = (),
 ) -> tuple[Suite, SuitePage]:
@@ -46,7 +46,7 @@ def write_suite(
     return suite, page
 
 
-def _read_suite_run(store: Store, run_id: str, choice: Choice) -> SuiteRun:
+def _read_suite_run(store: Store, run_id: str, choice: SettingsPolicy) -> SuiteRun:
     manifest, scores = read_manifest(store, run_id), read_run_scores(store, run_id)
     lower_is_better, unranked = read_lower_is_better(manifest), list_unranked_metrics(manifest)
     settings = read_all_settings(manifest, choice)

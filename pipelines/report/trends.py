@@ -12,7 +12,7 @@ import pyarrow as pa
 from plumbline.operators.base.bounds import BoundsChecked, Positive
 from plumbline.operators.base.errors import ConfigError, PlumblineError
 from plumbline.operators.base.sentences import format_quantity
-from plumbline.operators.images.generation_settings import COMPARE, Choice
+from plumbline.operators.images.generation_settings import COMPARE, SettingsPolicy
 from plumbline.operators.report.rendering import render_trends
 from plumbline.operators.report.trends import TrendRun, Trends, build_trends, to_frame
 from plumbline.operators.results.summary import describe_part
@@ -39,7 +39,7 @@ class TrendsConfig(BoundsChecked):
     """
     runs: Positive = MAX_RUNS
     """Number of runs to draw, newest first; trends.parquet contains all runs."""
-    settings: Choice = COMPARE
+    settings: SettingsPolicy = COMPARE
     """`compare` interrupts a generator's line if its images were generated with different settings (docs/decide.md);
     `ignore` does not.
     """
@@ -65,7 +65,7 @@ def write_trends(
     benchmark: str | None = None,
     checkpoints: str = CHECKPOINT_PATTERN,
     runs: int = MAX_RUNS,
-    settings: Choice = COMPARE,
+    settings: SettingsPolicy = COMPARE,
 ) -> tuple[TrendsData, str]:
     """Write trends.html and trends.parquet for a benchmark's runs; return the trends and the URL of the page.
 
@@ -84,7 +84,7 @@ def make_trends(
     benchmark: str | None = None,
     checkpoints: str = CHECKPOINT_PATTERN,
     runs: int = MAX_RUNS,
-    settings: Choice = COMPARE,
+    settings: SettingsPolicy = COMPARE,
 ) -> TrendsData:
     """Return the trends over a benchmark's runs; raise ConfigError if none of them can be read."""
     listed = list_runs(store)

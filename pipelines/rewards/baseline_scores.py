@@ -1,4 +1,4 @@
-"""Scores of a baseline run, used as units of combined rewards and as references for a service's reward and sentinel."""
+"""Scores of a baseline run, used to scale combined rewards and as a reference for a service's reward and sentinel."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -21,7 +21,7 @@ READ_COLUMNS = ["image_id", "prompt_id", "generator", "metric", "score"]
 
 
 class BaselineScores(NamedTuple):
-    """The scores of the images in a run that every metric scored."""
+    """Scores of a run's images, limited to images that every metric has scored."""
 
     run_id: str
     images: pd.DataFrame
@@ -37,14 +37,14 @@ class BaselineScores(NamedTuple):
         return compute_scales(scores, prompts, unit, f"baseline {self.run_id}")
 
     def add_reward(self, reward: Reward | None) -> "BaselineScores":
-        """Return the scores with a column of the combined reward, or unchanged if `reward` is None."""
+        """Return the scores with an additional column for the combined reward, or unchanged if `reward` is None."""
         if reward is None:
             return self
         scores = {name: self.images[name].to_numpy(np.float64) for name in reward.parts}
         return self._replace(images=self.images.assign(**{REWARD_NAME: reward.compute_all(scores)}).dropna())
 
     def compute_prompt_means(self, columns: Sequence[str]) -> Floats:
-        """Return the mean score of each prompt in each of the `columns`, in the shape (prompts, columns).
+        """Return the mean score of each prompt in each of the `columns`, as an array of shape (prompts, columns).
 
         Raises ConfigError if there are several generators or fewer than MIN_PROMPTS prompts.
         """
@@ -62,11 +62,11 @@ class BaselineScores(NamedTuple):
 
 
 def read_baseline(store: Store, run: str, generator: str | None, recipes: Mapping[str, str]) -> BaselineScores:
-    """Read the scores of the images by one generator, or by all generators if `generator` is None.
+    """Read the scores of images from one generator, or from all generators if `generator` is None.
 
-    `recipes` has the digest of each metric's recipe, or its first eight characters. Images that lack a score of any
-    metric are left out. Raises ConfigError if the run lacks the generator or a metric, or has a different recipe for a
-    metric.
+    `recipes` contains the digest of each metric's recipe, or its first eight characters. Images that lack a score from
+    any metric are left out. Raises ConfigError if the run lacks the generator or a metric, or has a different recipe
+    for a metric.
     """
     run_id = find_run(store, run, key="baseline")
     parts = []

@@ -54,7 +54,7 @@ class CopiedImage(NamedTuple):
 class ImageCopier:
     """Reads images of a run, given their indices; each row group of the sources is usually read only once.
 
-    Images that later shards need are stored in files on the local disk until they are last used.
+    Images that later shards need are stored in files on the local disk until their last use.
     """
 
     def __init__(self, run: ScoredRun, store: Store, *, edited: bool) -> None:
@@ -81,7 +81,7 @@ class ImageCopier:
         self._uses = Counter(image for images in shards for image in images)
 
     def read(self, images: Collection[int]) -> dict[int, CopiedImage | RowError]:
-        """Return each image, or an error if it cannot be read, by the index of the image."""
+        """Return the images by index, with an error in place of each image that cannot be read."""
         self._uses.subtract(images)
         found: dict[int, CopiedImage | RowError] = {
             image: self._read_from_disk(image) for image in images if image in self._kept
@@ -116,7 +116,7 @@ class ImageCopier:
     def _read_shard(self, number: int, images: Sequence[int]) -> dict[int, CopiedImage | RowError]:
         """Return images of a shard, or errors, by index.
 
-        Other images of the same row groups that later shards need are stored on disk.
+        If later shards need other images from the same row groups, these images are stored on disk.
         """
         scored = self.run.shards[number]
         records: dict[int, Mapping[str, Any]] = {}

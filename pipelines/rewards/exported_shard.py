@@ -48,7 +48,7 @@ class PlannedShard(NamedTuple):
 class Rewards:
     """Rewards of a run's images, in arrays of shape (n,), and the noise of the rewards.
 
-    The reward is nan for an image without a known prompt, or without a score of at least one of the reward's metrics.
+    The reward is nan if the image's prompt is unknown, or if any of the reward's metrics has no score for the image.
     """
 
     values: Floats
@@ -216,7 +216,7 @@ class ShardBuilder:
 
     @cached_property
     def _errors(self) -> dict[tuple[str, str, str], str]:
-        """Kind and message of the error of each missing score, by (generator, image_id, metric)."""
+        """Kind and message of the error that explains each missing score, by (generator, image_id, metric)."""
         table = self.store.read_table(
             f"runs/{self.run.run_id}/errors.parquet", ["generator", "image_id", "metric", "kind", "message"]
         )
@@ -226,9 +226,9 @@ class ShardBuilder:
     def _encode_shard(
         self, name: str, made: Sequence[tuple[Sample, Sequence[Mapping[str, Any]]]]
     ) -> tuple[dict[str, bytes], bytes | None]:
-        """Encode the shard's rows; return the files of the shard by path, and the part for the file of its split.
+        """Encode the shard's rows; return the shard's own files by path, and its part of the split's file.
 
-        If the format has one file per split, there are no files of the shard; otherwise the part is None.
+        If the format has one file per split, the shard has no files of its own; otherwise the part is None.
         """
         rows = [row for _, rows in made for row in rows]
         container = self.form.container

@@ -87,7 +87,7 @@ class ExportOutput:
         sha256 = hashlib.sha256()
         pieces = (self._read_bytes(f"{RECORDS_FOLDER}/{name}.jsonl") or b"" for name in names)
         with (self.place / path).open_draft() as draft, draft.open("wb") as file:
-            for data in _convert_to_list(pieces) if as_list else pieces:
+            for data in _wrap_in_json_list(pieces) if as_list else pieces:
                 sha256.update(data)
                 file.write(data)
         return sha256.hexdigest()
@@ -120,7 +120,7 @@ class ExportOutput:
             raise ConfigError(f"{self.place / path}: not written by an export; choose another output") from error
 
 
-def _convert_to_list(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def _wrap_in_json_list(pieces: Iterable[bytes]) -> Iterator[bytes]:
     before = b"[\n"
     for piece in pieces:
         for line in piece.splitlines():

@@ -1,4 +1,4 @@
-"""Finds out which of two images a metric of a run prefers."""
+"""Determines which of two images a run's metric prefers."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ COMPARISON_COLUMNS = ("metric", "first_generator", "first_image_id", "second_gen
 
 
 def open_preference(run: ScoredRun, store: Store, metric: str) -> Preference:
-    """Return a metric's preference: by its comparisons of two images if it compares images, otherwise by its scores."""
+    """Return a metric's preference, based on its comparisons if it compares images, otherwise on its scores."""
     if isinstance(run.metrics[metric], PairwiseConfig):
         return _read_comparisons(run, store, metric)
     scores = run.get_oriented_scores(metric)

@@ -154,7 +154,7 @@ def _collect_notes(run: ScoredRun, store: Store, planned: Sequence[PlannedShard]
 def _check_format(run: ScoredRun, store: Store, name: str) -> None:
     """Raise ConfigError if the run does not suit the format.
 
-    The format may require scores of single questions or edits, or be unable to represent edits.
+    The format may require edits, or scores of individual questions, or it may be unable to represent edits.
     """
     form = FORMATS[name]
     if form.elements and not any(read_elements(store, scored) for scored in run.shards):
@@ -181,8 +181,8 @@ def _write_shards(
 ) -> int:
     """Write the missing shards and return their number.
 
-    Shards with unreadable images are written last, so that each of these images is tried twice. If there are too many,
-    the shards are not written: SourceError is raised, and the export stays unfinished.
+    Shards with unreadable images are written last, so that each of these images is tried twice. If more examples fail
+    than `max_failed` allows, these shards are not written, SourceError is raised, and the export stays unfinished.
     """
     missing = [shard for shard in planned if builder.output.read_record(shard.name) is None]
     builder.register_shards(missing)

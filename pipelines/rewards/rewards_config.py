@@ -3,9 +3,9 @@
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from plumbline.operators.base.bounds import BoundsChecked, NotNegative, Positive, Share
+from plumbline.operators.base.bounds import BoundsChecked, NonNegative, Positive, Share
 from plumbline.operators.base.errors import ConfigError, check_known
-from plumbline.operators.images.generation_settings import COMPARE, Choice
+from plumbline.operators.images.generation_settings import COMPARE, SettingsPolicy
 from plumbline.operators.rewards.combination import AnyReward
 from plumbline.operators.rewards.formats import FORMATS
 from plumbline.operators.rewards.selection import SelectionConfig
@@ -39,7 +39,7 @@ class RewardsConfig(BoundsChecked):
     """Generator whose images define the units of the reward; null uses the images of all generators."""
     std: StdKind = "population"
     """Standard deviation for z-scores: `population` divides by n, `sample` by n - 1."""
-    epsilon: NotNegative = 1e-4
+    epsilon: NonNegative = 1e-4
     """Constant added to the standard deviation of z-scores, in units of the reward's noise."""
     selection: SelectionConfig = field(default_factory=SelectionConfig)
     held_out: Share = 0.05
@@ -50,7 +50,7 @@ class RewardsConfig(BoundsChecked):
     """Maximum fraction of examples that may be left out because an image cannot be read. Up to this fraction the exit
     code is 2, above it 1.
     """
-    settings: Choice = COMPARE
+    settings: SettingsPolicy = COMPARE
     """`compare` adds a note if examples may compare images of generators with different settings (docs/decide.md);
     `ignore` does not.
     """
@@ -61,7 +61,8 @@ class RewardsConfig(BoundsChecked):
         check_known("format", self.format, FORMATS)
         if self.baseline_generator is not None and self.baseline is None:
             raise ConfigError(
-                f"baseline_generator: expected baseline=RUN too, the run with images of {self.baseline_generator!r}"
+                f"baseline_generator: expected baseline as well, got none; set it to a run with images from "
+                f"{self.baseline_generator!r}"
             )
 
     def describe_content(self) -> dict[str, Any]:

@@ -32,7 +32,7 @@ ID_COLUMNS = ("image_id", "prompt_id")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunMetrics:
-    """The section `metrics` of a run's configuration."""
+    """The `metrics` section of a run's configuration."""
 
     metrics: Mapping[str, AnyMetric]
 
@@ -96,7 +96,10 @@ def gather_scores(store: Store, run: str, names: Sequence[str] | None) -> Scored
     run_id = find_run(store, run)
     manifest = read_manifest(store, run_id)
     if manifest.get("seen"):
-        raise ConfigError(f"run {run_id}: has scores of a subsample; run the sweep without adaptive, and use that run")
+        raise ConfigError(
+            f"run {run_id}: expected scores for all prompts, found a subsample; run the sweep without adaptive, and "
+            "use that run"
+        )
     config = manifest.get("config", {})
     metrics = _read_metrics(config, names)
     benchmark = read_config(config.get("benchmark", {}), BenchmarkConfig)
@@ -200,7 +203,7 @@ def read_digests(store: Store, scored: ScoredShard) -> NDArray[np.str_] | None:
 
 
 def read_elements(store: Store, scored: ScoredShard) -> dict[str, list[Any]]:
-    """Return the elements (scores of single questions or words) of every image of a shard, in row order, by metric.
+    """Return the elements (scores of individual questions or words) of a shard's images, in row order, by metric.
 
     Metrics without elements are left out.
     """

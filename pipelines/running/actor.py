@@ -18,7 +18,7 @@ from plumbline.operators.base.errors import PlumblineError, RowError
 from plumbline.operators.base.stopping import STOP_REQUESTED, STOPPED_ERROR
 from plumbline.operators.stages.stage import Inputs
 from plumbline.pipelines.base.cluster_config import PoolConfig
-from plumbline.pipelines.base.logs import LogForwarder, add_log_fields, handle_all_lines
+from plumbline.pipelines.base.logs import LogForwarder, add_log_fields, route_lines_to_handler
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.running.attempts import NO_HISTORY, ShardHistory
 from plumbline.pipelines.running.driver_environment import DriverEnvironment
@@ -88,12 +88,12 @@ class StageActor:
         self.machine = ray.get_runtime_context().get_node_id()
         self.log_fields = {"stage": node.stage, "node": node.name, "machine": ray.util.get_node_ip_address()}
         if settings.log_level is not None:
-            handle_all_lines(self.lines, settings.log_level)
+            route_lines_to_handler(self.lines, settings.log_level)
         unfinished = ray.get(self.progress.note_loading.remote(node.name, self.machine))
         try:
             if unfinished > pool.max_size + settings.max_attempts:
                 raise RunnerError(
-                    f"its workers died {unfinished} times while loading; they may lack memory: "
+                    f"its workers died {unfinished} times while loading; they may have run out of memory: "
                     "use a smaller model, or larger machines"
                 )
             settings.environment.apply()
@@ -111,7 +111,7 @@ class StageActor:
         ray.get(self.progress.note_ready.remote(node.name, self.machine, self._take_report()))
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Compute this node's cells for the bundle of shards in a batch of one row.
+        """Compute this node's cells for the bundle of shards in a one-row batch.
 
         If an actor dies, Ray restarts it with the same bundle; attempts.py describes how its shards are retried.
 
@@ -190,7 +190,7 @@ class StageActor:
 
     def _take_report(self, finished: FinishedShard | None = None) -> WorkerReport:
         """Return a report of everything that has not been reported yet."""
-        return WorkerReport(self.calls.take_unreported(), self.lines.take_unsent(), finished)
+        return WorkerReport(self.calls.take_unreported_calls(), self.lines.take_unsent_lines(), finished)
 
     def _abandon_shard(self, work: Work) -> Mapping[str, Outcome]:
         """Abandon a shard because the run is stopping; return placeholder outcomes, which the driver ignores."""

@@ -64,7 +64,7 @@ def _find_problem(probe: VisibilityProbe) -> str | None:
     try:
         with convert_read_errors(probe.place, "file"):
             try:
-                entry = probe.place.entry()
+                entry = probe.place.get_entry()
             except (FileNotFoundError, NotADirectoryError):
                 difference = "nothing is there"
             else:
@@ -80,7 +80,7 @@ def _find_problem(probe: VisibilityProbe) -> str | None:
 
 
 def open_sweep_environment(workload: Workload) -> AbstractContextManager[DriverEnvironment]:
-    """Return a sweep's environment: API keys of its models, variables of the hub, and probes of files.
+    """Return a sweep's environment: its models' API keys, the Hugging Face hub's variables, and file probes.
 
     The probed files are a marker in the store and, for each plan and kind of shard, the first file with missing cells,
     if it has an ETag.
@@ -106,10 +106,10 @@ def open_sweep_environment(workload: Workload) -> AbstractContextManager[DriverE
 def open_driver_environment(
     what: str, folder: Place, sources: Collection[VisibilityProbe], names: Collection[str] = ()
 ) -> Iterator[DriverEnvironment]:
-    """Yield the environment of a run, keeping a marker file in the folder that its processes write to.
+    """Yield a run's environment; until the context ends, keep a marker file in the folder that the run writes to.
 
-    `what` describes the folder in error messages. The variables `names` are passed in addition to the cloud
-    credentials. Raises RunnerError if a machine does not see the driver's files.
+    `what` describes the folder in error messages. `names` lists environment variables to pass in addition to the cloud
+    credentials. Raise RunnerError if a machine does not see the driver's files.
     """
     marker = folder / f"markers/{uuid.uuid4().hex}"
     marker.write(marker.url.encode())
@@ -125,12 +125,15 @@ def open_driver_environment(
 
 
 def probe_file(what: str, place: Place) -> VisibilityProbe:
-    entry = place.entry()
+    entry = place.get_entry()
     return VisibilityProbe(what, place, entry.size, entry.etag)
 
 
 def _check_machines(environment: DriverEnvironment) -> None:
-    """Apply the environment on every machine, if there are several. Machines that join later check when they start."""
+    """Apply the environment on every machine, if there are several; raise RunnerError if a machine cannot apply it.
+
+    On machines that join later, workers apply the environment when they start.
+    """
     machines = [machine["NodeID"] for machine in ray.nodes() if machine["Alive"] and machine["Resources"].get("CPU")]
     if len(machines) < 2:
         return

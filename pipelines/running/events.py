@@ -1,4 +1,4 @@
-"""Events that report how the computation of a plan proceeds, and the totals that displays show."""
+"""Events that report the progress of a plan's computation, and the totals that progress displays show."""
 
 import logging
 import time
@@ -125,8 +125,8 @@ class ProgressTotals:
         self.nodes[node] = state
 
 
-def expect_cells(nodes: Iterable[NodePlan]) -> list[CellsExpected]:
-    """Return an event for each node with missing cells."""
+def list_expected_cells(nodes: Iterable[NodePlan]) -> list[CellsExpected]:
+    """Return a CellsExpected event for each node with missing cells."""
     return [CellsExpected(item.node.name, item.missing, item.steps) for item in nodes if item.missing]
 
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from plumbline.operators.base.errors import MissingExtra, format_install_remedy
+from plumbline.operators.base.errors import MissingExtraError, format_install_remedy
 from plumbline.pipelines.base.cluster_config import ClusterConfig, is_ray_installed
 from plumbline.pipelines.plans.plan import NodePlan
 from plumbline.pipelines.running.events import PhaseStarted, Watch
@@ -36,9 +36,9 @@ class Executor:
     def compute(self, workload: Workload, watch: Watch) -> dict[str, Outcome]:
         """Compute the missing cells and return their outcomes by path; raise RunnerError if a stage or Ray fails."""
         if not self.on_ray:
-            from plumbline.pipelines.running.in_process import compute_here
+            from plumbline.pipelines.running.in_process import compute_in_process
 
-            return compute_here(workload, self.cluster, watch)
+            return compute_in_process(workload, self.cluster, watch)
         watch(PhaseStarted("starting Ray"))
         os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", RETRY_LOG_PATTERN)  # Ray reads it when it is imported
         from plumbline.pipelines.running.runner import run_workload  # imports Ray, which takes seconds
@@ -47,11 +47,11 @@ class Executor:
 
 
 def choose_executor(cluster: ClusterConfig, nodes: Iterable[NodePlan]) -> Executor:
-    """Return the configured executor; `auto` means this process if little is missing and no Ray is configured.
+    """Return the configured executor; `auto` means this process if `fits_this_process` returns True.
 
-    Raise MissingExtra if cells are to be computed on Ray and Ray is not installed.
+    Raise MissingExtraError if cells are to be computed on Ray and Ray is not installed.
     """
     here = cluster.executor == "here" or (cluster.executor == "auto" and fits_this_process(nodes, cluster))
     if not here and not is_ray_installed():
-        raise MissingExtra(f"this cluster needs Ray; {format_install_remedy('ray')}, or set cluster.executor=here")
+        raise MissingExtraError(f"this cluster needs Ray; {format_install_remedy('ray')}, or set cluster.executor=here")
     return Executor(cluster, on_ray=not here)

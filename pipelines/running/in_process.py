@@ -40,7 +40,7 @@ as starting a worker.
 """
 
 
-def compute_here(workload: Workload, cluster: ClusterConfig, watch: Watch) -> dict[str, Outcome]:
+def compute_in_process(workload: Workload, cluster: ClusterConfig, watch: Watch) -> dict[str, Outcome]:
     """Compute the missing cells and return their outcomes by path, loading the models of one stage at a time.
 
     The run ends if this process dies: unlike on Ray, no row is skipped for that reason, and the pools' deadlines do not
@@ -48,20 +48,20 @@ def compute_here(workload: Workload, cluster: ClusterConfig, watch: Watch) -> di
     RunnerError if a stage cannot start or loses its device.
     """
     outcomes: dict[str, Outcome] = {}
-    shards = [work for kind in get_args(RowKind) for work in workload.shards_with_work(kind)]
+    shards = [work for kind in get_args(RowKind) for work in workload.iterate_shards_with_work(kind)]
     for node in (item.node for item in workload.nodes if item.missing):
         _compute_node(node, shards, workload, cluster.find_pool(node.name), watch, outcomes)
     return outcomes
 
 
 def compute_quick_cells(workload: Workload, cluster: ClusterConfig, watch: Watch) -> dict[str, Outcome]:
-    """Compute the cells that take less time here than a worker takes to start; return the outcomes by path of the cell.
+    """Compute the cells that take less time here than a worker takes to start; return their outcomes by path.
 
-    These are cells over few prompts that need no model and, with `executor: auto`, also cells over prompts that need
-    few model calls. All other cells, and the cells that read them, are left to workers.
+    These cells cover few prompts. They need no model or, with `executor: auto`, only a few model calls. All other
+    cells, and the cells that read them, are left to workers.
     """
     outcomes: dict[str, Outcome] = {}
-    shards = list(workload.shards_with_work("prompts"))
+    shards = list(workload.iterate_shards_with_work("prompts"))
     waiting = {cell.path for work in shards for cell in work.cells}
     nodes = [item for item in workload.nodes if item.missing and STAGES[item.node.stage].row_kind == "prompts"]
     few_calls = cluster.executor == "auto" and fits_this_process(nodes, cluster)

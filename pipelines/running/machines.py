@@ -17,7 +17,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, placement_
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from plumbline.pipelines.base.cluster_config import PoolConfig
-from plumbline.pipelines.running.placement import SPARE_CPUS, NodeResources, PlacementError, fits, plan_waves
+from plumbline.pipelines.running.placement import SPARE_CPUS, NodeResources, PlacementError, plan_waves, pools_fit
 from plumbline.pipelines.running.ray_internals import list_drivers
 
 LOG = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ def _parse_resources(machine: Mapping[str, Any]) -> NodeResources:
     return NodeResources(resources.get("CPU", 0.0), resources.get("GPU", 0.0), kinds, machine["Labels"])
 
 
-class NoRoom(Exception):
+class NoRoomError(Exception):
     """Raised if the remaining machines are too small for a wave's pools, even if nothing else runs on them."""
 
 
@@ -110,9 +110,9 @@ class ReservedRoom(NamedTuple):
         return make_next_options
 
     def poll(self) -> None:
-        """Raise NoRoom if the remaining machines are too small; if they are only occupied, report the wait."""
-        if not fits(self.pools.values(), list_resources()):
-            raise NoRoom("the remaining machines have no room for its workers")
+        """Raise NoRoomError if the remaining machines are too small; if they are only occupied, report the wait."""
+        if not pools_fit(self.pools.values(), list_resources()):
+            raise NoRoomError("the remaining machines have no room for its workers")
         self.watch.update(waiting=placement_group_table(self.group)["state"] != "CREATED")
 
 
@@ -120,7 +120,7 @@ class ReservedRoom(NamedTuple):
 def reserve_room(pools: Mapping[str, PoolConfig]) -> Iterator[ReservedRoom]:
     """Wait until the first actors of all pools fit together, and reserve room for these actors.
 
-    Nothing is reserved while waiting, so two sweeps never wait for each other. Raises NoRoom.
+    Nothing is reserved while waiting, so two sweeps never wait for each other. Raises NoRoomError.
     """
     actors = [pool for pool in pools.values() for _ in range(pool.min_size)]
     group = placement_group(

@@ -22,8 +22,8 @@ from plumbline.pipelines.running.events import ShardFinished
 from plumbline.pipelines.running.process import RunStopping
 from plumbline.pipelines.running.stages import StageContext
 from plumbline.pipelines.store.cells import Cell, Outcome, Work
-from plumbline.pipelines.store.reused_rows import read_earlier
-from plumbline.pipelines.store.store import BrokenCell, get_draft_path
+from plumbline.pipelines.store.reused_rows import read_earlier_tables
+from plumbline.pipelines.store.store import BrokenCellError, get_draft_path
 
 LOG = logging.getLogger(__name__)
 LOG_LEVEL_BY_STATE = {"committed": logging.INFO, "draft": logging.WARNING, "failed": logging.ERROR}
@@ -47,7 +47,7 @@ class ModelTime:
 
     @contextmanager
     def measure(self, waiting_since: float | None = None) -> Iterator[None]:
-        """Count the time and model calls within the context, and the waiting time since the models became idle."""
+        """Add the context's duration and model calls; the time from `waiting_since` to its start is waiting time."""
 
         def add_calls(made: int) -> None:
             self.calls += made
@@ -132,17 +132,19 @@ class ComputedRows:
         with suppress(PlumblineError):  # a store that refuses a draft now may accept the cell later
             if self._drafts is None:
                 self._drafts = {
-                    cell.metric: read_earlier(replace(cell, earlier=list_draft_paths(cell)), limits, store.read_cell)
+                    cell.metric: read_earlier_tables(
+                        replace(cell, earlier=list_draft_paths(cell)), limits, store.read_cell
+                    )
                     for cell in cells
                 }
             for cell in cells:
                 table = join_tables([*self._drafts[cell.metric], tables[cell.metric]])
-                store.save_draft(cell, table, limits=limits.semantic())
+                store.save_draft(cell, table, limits=limits.list_key_properties())
         self._saved = time.monotonic()
 
 
 def list_draft_paths(cell: Cell) -> tuple[str, ...]:
-    """Return the path of a cell's draft; empty if the cell's stage saves no drafts."""
+    """Return a tuple with the path of the cell's draft; empty if the cell's stage saves no drafts."""
     return (get_draft_path(cell.path),) if STAGES[cell.stage].keeps_rows else ()
 
 
@@ -153,7 +155,7 @@ def compute_cells(
     context: StageContext,
     committed: Mapping[str, Outcome],
 ) -> dict[str, Outcome]:
-    """Compute a shard's cells and return their outcomes by path. An error only fails the cells of this shard.
+    """Compute a shard's cells and return their outcomes by path. After an error, only the cells of this shard fail.
 
     `compute` returns tables by metric, for cells without a failed input; `committed` contains the outcomes of
     cells that are already committed. If the device is lost, that error is raised and the process must end.
@@ -172,7 +174,9 @@ def compute_cells(
         return outcomes | {cell.path: _make_failed_outcome(error) for cell in cells}
     for cell in cells:
         try:
-            outcomes[cell.path] = context.store.save(cell, tables[cell.metric], limits=context.limits.semantic())
+            outcomes[cell.path] = context.store.save(
+                cell, tables[cell.metric], limits=context.limits.list_key_properties()
+            )
         except Exception as error:  # the other cells of the shard may be saved
             outcomes[cell.path] = _make_failed_outcome(error)
     return outcomes
@@ -187,7 +191,7 @@ def find_failed_input(cell: Cell, outcomes: Mapping[str, Outcome]) -> Outcome | 
 def _make_failed_outcome(error: Exception) -> Outcome:
     """Log an error and return a failed outcome; it names the damaged cell, if any, so that the cell is recomputed."""
     LOG.error("%s", format_error(error), exc_info=error)
-    broken = (error.path,) if isinstance(error, BrokenCell) else ()
+    broken = (error.path,) if isinstance(error, BrokenCellError) else ()
     return Outcome(state="failed", message=format_error(error), broken=broken)
 
 
@@ -230,10 +234,10 @@ class CallReporter:
     def send(self) -> None:
         """Report the unreported calls. On return, all earlier calls have been reported, by this or another thread."""
         with self._lock:
-            if made := self.take_unreported():
+            if made := self.take_unreported_calls():
                 self._send(made)
 
-    def take_unreported(self) -> int:
+    def take_unreported_calls(self) -> int:
         """Return the number of unreported calls, which the caller must report."""
         with self._lock:
             made, self._unsent, self._sent = self._unsent, 0, time.monotonic()

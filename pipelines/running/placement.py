@@ -47,16 +47,16 @@ def plan_waves(pools: Mapping[str, PoolConfig], machines: Sequence[NodeResources
     """Split the pools, in order, into as few waves as possible; raise PlacementError if a pool never fits."""
     waves: list[list[str]] = []
     for name, pool in pools.items():
-        if not fits([pool], machines):
+        if not pools_fit([pool], machines):
             raise PlacementError(_explain_refusal(name, pool, machines), pool)
-        if waves and fits([*(pools[other] for other in waves[-1]), pool], machines):
+        if waves and pools_fit([*(pools[other] for other in waves[-1]), pool], machines):
             waves[-1].append(name)
         else:
             waves.append([name])
     return waves
 
 
-def fits(pools: Iterable[PoolConfig], machines: Sequence[NodeResources]) -> bool:
+def pools_fit(pools: Iterable[PoolConfig], machines: Sequence[NodeResources]) -> bool:
     """Return True if the first actors of all pools fit at the same time, placed best-fit, largest first.
 
     Ray does not reserve machines for actors that only fit on certain machines. To be sure that these selective actors

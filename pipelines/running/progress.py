@@ -42,10 +42,10 @@ COUNTER_SPECS: Mapping[str, CounterSpec] = {
 class Counters:
     """Counters of a run, which Prometheus reads from Ray's own endpoint on the driver's machine.
 
-    The ProgressLog counts, not the workers, because a worker's counters would stay at Ray's endpoint forever after the
-    worker has ended. Labels are names from the configuration (stages, nodes and metrics) and kinds of error. Generators
-    are not labels, because every checkpoint of a training run is a generator. Ray takes half a millisecond to count a
-    shard, so counts are summed before they are sent.
+    Workers have no counters, because Ray's endpoint would keep a worker's counters forever after the worker has ended.
+    The ProgressLog counts for them. Labels are names from the configuration (stages, nodes and metrics) and kinds of
+    error. Generators are not labels, because every checkpoint of a training run is a generator. Ray takes half a
+    millisecond to count a shard, so counts are summed before they are sent.
     """
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Counters:
                 self.add("failures", count, node, metric=metric, kind=kind)
 
     def send(self) -> None:
-        """Send the counts since the last call to Ray."""
+        """Send Ray the counts added since the previous call of this method."""
         sums, self._sums = self._sums, defaultdict(float)
         for (name, labels), count in sums.items():
             if count > 0:  # Ray raises an error for 0
@@ -123,7 +123,7 @@ class ProgressLog:
         return f"{self.sweep}, {format_quantity(left, 'shard')} left" if left else self.sweep
 
     def add_cached(self, cells: Mapping[str, int]) -> None:
-        """Count the cells of each node that need no computing."""
+        """Count each node's cells that do not have to be computed."""
         for node, count in cells.items():
             self.counters.add("cells", count, node, state="cached")
 
@@ -131,7 +131,7 @@ class ProgressLog:
         for node, count in shards.items():
             self.counters.waiting[node] = count
 
-    def take_unread(self) -> UnreadReports:
+    def take_unread_reports(self) -> UnreadReports:
         self.counters.send()
         unread = UnreadReports(self.events, list(self.lines))
         self.events = []
@@ -139,7 +139,7 @@ class ProgressLog:
         return unread
 
     def note_loading(self, node: str, machine: str) -> int:
-        """Record that an actor of a node starts to load models on a machine.
+        """Record that one of a node's actors has started to load models on a machine.
 
         Return how many of the node's actors are loading on that machine now, including this actor.
         """
@@ -209,12 +209,12 @@ class ProgressLog:
         """Record that a worker has saved the complete rows of a shard and abandoned it."""
         self.begun.pop((node, shard), None)
 
-    def has_begun_shards(self) -> bool:
+    def has_shards_in_progress(self) -> bool:
         """Return True if any shard has been started and is neither finished nor abandoned."""
         return bool(self.begun)
 
     def note_interruption(self) -> None:
-        """Forget the current attempts at all shards, because no shard caused the end of the processes."""
+        """Forget the current attempt at every shard: the processes were interrupted, and no shard is to blame."""
         for begun in self.begun.values():
             begun.machines = begun.machines[:-1]
             begun.row = None

@@ -1,6 +1,6 @@
 """Functions that use APIs of Ray that are private or differ between releases.
 
-Each docstring names the API, and what a sweep lacks if a release of Ray does not have it.
+Each docstring names the API and says what a sweep loses if a release of Ray lacks it.
 
 Tested with Ray 2.54 to 2.60; `make test-oldest` tests 2.54.
 """
@@ -63,9 +63,9 @@ def call_while_actors_wait(poll: Callable[[], None], interval: float) -> None:
 
 
 def make_pool_arguments(min_size: int, max_size: int, calls: int) -> dict[str, Any]:
-    """Return arguments of Ray Data's `map_batches` for a pool of actors with `calls` concurrent calls per actor.
+    """Return arguments for Ray Data's `map_batches` that create a pool of actors with `calls` concurrent calls each.
 
-    Releases up to 2.57 expect the number of calls among the actor's own arguments.
+    Releases up to 2.57 expect `calls` in the actor's own options, as `max_concurrency`, and not in ActorPoolStrategy.
     """
     options: dict[str, Any] = {
         "min_size": min_size,

@@ -17,7 +17,7 @@ from plumbline.pipelines.running.session import open_ray_session
 from plumbline.pipelines.store.store import Store
 
 
-class RayTasks:
+class RayTaskRunner:
     """Calls functions in Ray tasks with one CPU each. A task is repeated if its process or machine dies."""
 
     def __init__(self, environment: DriverEnvironment, max_attempts: int) -> None:
@@ -49,7 +49,7 @@ class RayTasks:
 
 
 @contextmanager
-def open_ray_tasks(cluster: ClusterConfig, store: Store, sources: Sequence[Place]) -> Iterator[RayTasks]:
+def open_ray_tasks(cluster: ClusterConfig, store: Store, sources: Sequence[Place]) -> Iterator[RayTaskRunner]:
     """Yield an object that runs tasks on the configured Ray cluster, or on a local Ray that is shut down at the end.
 
     If this process is already connected to Ray, that connection is used and stays open. Raises RunnerError if the
@@ -57,7 +57,7 @@ def open_ray_tasks(cluster: ClusterConfig, store: Store, sources: Sequence[Place
     """
     probes = [probe_file(f"source {place}", place) for place in sources if place.is_file()]
     with open_ray_session(cluster), open_driver_environment(f"store {store.place}", store.place, probes) as environment:
-        yield RayTasks(environment, cluster.max_attempts)
+        yield RayTaskRunner(environment, cluster.max_attempts)
 
 
 def _call_function(function: Callable[[Any, Any], Any], argument: Sequence[Any], item: Any) -> Any:

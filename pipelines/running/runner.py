@@ -32,7 +32,13 @@ from plumbline.pipelines.running.driver_environment import open_sweep_environmen
 from plumbline.pipelines.running.errors import RESUME_HINT, RunnerError, format_error
 from plumbline.pipelines.running.events import PhaseStarted, Watch
 from plumbline.pipelines.running.in_process import compute_quick_cells
-from plumbline.pipelines.running.machines import RAY_NAMESPACE, NoRoom, ReservedRoom, choose_next_wave, reserve_room
+from plumbline.pipelines.running.machines import (
+    RAY_NAMESPACE,
+    NoRoomError,
+    ReservedRoom,
+    choose_next_wave,
+    reserve_room,
+)
 from plumbline.pipelines.running.process import defer_stop_signals
 from plumbline.pipelines.running.progress import ProgressLog
 from plumbline.pipelines.running.ray_internals import call_while_actors_wait, make_pool_arguments
@@ -55,7 +61,7 @@ MAX_FRUITLESS_RETRIES = 3
 """Maximum number of consecutive attempts at a wave that commit no new cell; the run then fails."""
 
 
-class LostWave(Exception):
+class LostWaveError(Exception):
     """Raised if a wave ends early because Ray or a machine failed, and not because of an error in a cell."""
 
 
@@ -84,7 +90,7 @@ class Runner:
             known = len(self.outcomes)
             try:
                 self._run_wave(wave, work, repeated=failures > 0)
-            except LostWave as error:
+            except LostWaveError as error:
                 LOG.warning(
                     "stages %s were interrupted, so their remaining cells are retried: %s", ", ".join(wave), error
                 )
@@ -116,7 +122,7 @@ class Runner:
             name: replace(pool, min_size=min(pool.min_size, len(bundles)), max_size=min(pool.max_size, len(bundles)))
             for name, pool in ((name, self.pools[name]) for name in wave)
         }
-        with defer_stop_signals() as raise_now, self._forward_reports_meanwhile(raise_now):
+        with defer_stop_signals() as raise_now, self._forward_reports_in_background(raise_now):
             try:
                 storage = self.settings.store.place.storage
                 with reserve_room(pools) as room:
@@ -124,11 +130,11 @@ class Runner:
                     for row in self._make_dataset(room, bundles, settings).iter_rows():
                         for done in load_bundle(row["bundle"], storage):
                             self.outcomes |= done.outcomes
-            except (RayError, UserCodeException, SystemException, NoRoom) as error:
+            except (RayError, UserCodeException, SystemException, NoRoomError) as error:
                 failure = ray.get(progress.find_start_failure.remote())
                 if failure is not None:
                     raise RunnerError(f"stage {failure}") from error
-                raise LostWave(format_error(error)) from error
+                raise LostWaveError(format_error(error)) from error
 
     def _make_dataset(self, room: ReservedRoom, bundles: Sequence[Sequence[Work]], settings: RunSettings) -> Any:
         """Return a dataset with a row and a task for each bundle of shards."""
@@ -158,8 +164,11 @@ class Runner:
         return replace(work, outcomes={p: self.outcomes[p] for p in inputs if self.outcomes[p].state != "committed"})
 
     @contextmanager
-    def _forward_reports_meanwhile(self, raise_now: Callable[[], None]) -> Iterator[None]:
-        """Forward the workers' reports while a dataset runs; if the run stops, end it once shards have been saved."""
+    def _forward_reports_in_background(self, raise_now: Callable[[], None]) -> Iterator[None]:
+        """Forward the workers' reports while a dataset runs; if a stop is requested, interrupt the dataset.
+
+        Before the interruption, workers have up to STOP_TIMEOUT to save the complete rows of their shards.
+        """
         ended = threading.Event()
 
         def poll() -> None:
@@ -180,27 +189,27 @@ class Runner:
             self._forward_reports()
 
     def _await_workers(self, ended: threading.Event) -> None:
-        """Make workers save the complete rows of their shards; wait until they have, the run ends or time is up."""
+        """Tell workers to save the complete rows of their shards, and wait up to STOP_TIMEOUT seconds for them."""
         deadline = time.monotonic() + STOP_TIMEOUT
         with suppress(RayError):
             ray.get(self.settings.progress.stop.remote())
-            while ray.get(self.settings.progress.has_begun_shards.remote()) and time.monotonic() < deadline:
+            while ray.get(self.settings.progress.has_shards_in_progress.remote()) and time.monotonic() < deadline:
                 if ended.wait(POLL_INTERVAL):
                     return
 
     def _forward_reports(self) -> None:
         """Forward the workers' reports. If Ray itself has failed, do nothing: the main thread reports the failure."""
         with suppress(RayError):
-            unread = ray.get(self.settings.progress.take_unread.remote())
+            unread = ray.get(self.settings.progress.take_unread_reports.remote())
             for event in unread.events:
                 self.watch(event)
             log_worker_lines(unread.lines)
 
 
 def run_workload(workload: Workload, cluster: ClusterConfig, watch: Watch) -> dict[str, Outcome]:
-    """Compute the missing cells over prompts, then pairs, then images, and return the outcomes by path of the cell.
+    """Compute the missing cells for prompts, then for pairs, then for images; return their outcomes by path.
 
-    This order is needed because cells over pairs and images may read cells that are computed before.
+    The order matters: cells for pairs and images may read cells that were computed before them.
     """
     first = compute_quick_cells(workload, cluster, watch)
     try:
@@ -224,7 +233,7 @@ def run_workload(workload: Workload, cluster: ClusterConfig, watch: Watch) -> di
             runner = Runner([item.node for item in workload.nodes if item.missing], settings, cluster, watch)
             runner.outcomes |= first
             for kind in get_args(RowKind):
-                runner.run(list(workload.shards_with_work(kind)))
+                runner.run(list(workload.iterate_shards_with_work(kind)))
             return runner.outcomes
     except RayError as error:
         raise RunnerError(f"Ray failed ({format_error(error)}); {RESUME_HINT}") from error

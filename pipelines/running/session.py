@@ -72,10 +72,10 @@ def open_ray_session(cluster: ClusterConfig) -> Iterator[ClusterConfig]:
 
 @contextmanager
 def exit_if_abandoned(listener: Path | None, pause: float = WATCH_INTERVAL) -> Iterator[None]:
-    """Watch a Unix socket while the context lasts, and end this process if nothing listens on it any more.
+    """Watch a Unix socket while the context lasts, and end this process if nothing listens on it anymore.
 
     Ray's core normally ends the process itself, but not if another cluster has taken over the address of the lost one:
-    then the driver would wait forever for objects that the new cluster does not know.
+    then the driver would wait forever for objects that the new cluster does not have.
     """
     if listener is None:
         yield

@@ -15,7 +15,7 @@ from plumbline.operators.images.videos import Clips
 from plumbline.operators.metrics.ablation import replace_images
 from plumbline.operators.models.families import FAMILIES
 from plumbline.operators.stages.graph import list_caption_columns, list_source_metrics
-from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions, StaleInput, Upstream
+from plumbline.operators.stages.stage import Inputs, RowStage, StageOptions, StaleInputError, UpstreamTables
 from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.plans.plan import Node
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
@@ -26,8 +26,8 @@ from plumbline.pipelines.sources.question_packs import PackFile, read_pack
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.sources.uris import UriReader
 from plumbline.pipelines.store.cells import Cell, Shard, Work, is_draft
-from plumbline.pipelines.store.reused_rows import read_earlier
-from plumbline.pipelines.store.store import BrokenCell, Store
+from plumbline.pipelines.store.reused_rows import read_earlier_tables
+from plumbline.pipelines.store.store import BrokenCellError, Store
 
 READ_COLUMNS = (*IMAGE_COLUMNS, "error")
 """Columns to read from image tables. In tables written by Plumbline, `error` is the reason why a row has no image.
@@ -51,12 +51,12 @@ class StageContext:
 
 
 def load_models(node: Node) -> dict[str, Any]:
-    """Load a node's models; return them by the names of the metric options that choose them."""
+    """Load a node's models; return them keyed by the metric options that select them."""
     from plumbline.operators.models.loading import load  # the driver never imports torch
 
     stage, metrics = STAGES[node.stage], node.metrics.values()
     return {
-        key: load(model, stage.needed_call(key, metrics, FAMILIES[model.config.family]))
+        key: load(model, stage.choose_needed_call(key, metrics, FAMILIES[model.config.family]))
         for key, model in node.models.items()
     }
 
@@ -92,7 +92,7 @@ class NodeStage:
     def read_windows(self, work: Work, cells: Sequence[Cell], size: int = WINDOW_ROWS) -> Sequence[Inputs]:
         """Read the inputs of the cells, split into windows of `size` rows that are prepared and computed separately.
 
-        For a stage over prompts that does not compute row by row, return a single window.
+        A stage that does not compute row by row gets a single window, unless it works on images.
         """
         inputs, count = self._read_inputs(work, cells), work.shard.rows
         if isinstance(self.stage, RowStage) and self.stage.window is not None:
@@ -110,7 +110,7 @@ class NodeStage:
             == "images"  # the others are not sliced, because they do not have one row per image
         }
 
-        def slice_upstream(metric: str, stage: str, upstream: Upstream, first: int) -> Upstream:
+        def slice_upstream(metric: str, stage: str, upstream: UpstreamTables, first: int) -> UpstreamTables:
             if (metric, stage) not in tables:
                 return upstream
             rows = tables[metric, stage].slice(first, size)
@@ -130,8 +130,8 @@ class NodeStage:
         """Decode a window. This can run while `compute` works on the previous window."""
         try:
             return self.stage.prepare(inputs)
-        except StaleInput as error:
-            raise BrokenCell(error.name, str(error)) from error
+        except StaleInputError as error:
+            raise BrokenCellError(error.name, str(error)) from error
 
     def refuse(self, inputs: Inputs, error: RowError) -> Any:
         """Prepare rows that are to fail with this error, reading only their ids."""
@@ -146,22 +146,22 @@ class NodeStage:
         """Return the inputs that the stage declares. Tables are only read when the stage uses them."""
         shard, store, packed = work.shard, self.context.store, self.context.packed
 
-        def open_upstream(stage: str, paths: Sequence[str]) -> Upstream:
+        def open_upstream(stage: str, paths: Sequence[str]) -> UpstreamTables:
             drafts = tuple(is_draft(path, work.outcomes) for path in paths)
 
             def read_each() -> list[pa.Table]:
                 return [store.read(path, draft=draft) for path, draft in zip(paths, drafts, strict=True)]
 
-            return Upstream(tuple(paths), read_each, STAGES[stage].schema, state=drafts)
+            return UpstreamTables(tuple(paths), read_each, STAGES[stage].schema, state=drafts)
 
         # the prompts in the rows, if there are any, otherwise the benchmark's
         prompt_shards = (shard,) if shard.contains_prompts else self.context.prompt_shards
         names = tuple(f"{prompts.group}/{prompts.name}" for prompts in prompt_shards)
-        pack: Upstream | None = None  # the questions that the benchmark ships
+        pack: UpstreamTables | None = None  # the questions that the benchmark ships
         if packed is not None:
             read = partial(read_pack, packed, shard.group)
             url = packed.place.url
-            pack = Upstream((url,), lambda: [read().questions], schemas.QUESTIONS, state=packed.digest)
+            pack = UpstreamTables((url,), lambda: [read().questions], schemas.QUESTIONS, state=packed.digest)
         return Inputs(
             group=shard.group,
             rows=self._read_rows(shard),
@@ -170,9 +170,11 @@ class NodeStage:
                 cell.metric: {stage: open_upstream(stage, paths) for stage, paths in cell.inputs.items()}
                 for cell in cells
             },
-            prompts=Upstream(names, lambda: [read_prompts(prompts) for prompts in prompt_shards], schemas.PROMPTS),
+            prompts=UpstreamTables(
+                names, lambda: [read_prompts(prompts) for prompts in prompt_shards], schemas.PROMPTS
+            ),
             pack=pack,
-            earlier={cell.metric: read_earlier(cell, self.context.limits, store.read_cell) for cell in cells},
+            earlier={cell.metric: read_earlier_tables(cell, self.context.limits, store.read_cell) for cell in cells},
         )
 
     def _read_rows(self, shard: Shard) -> pa.Table:

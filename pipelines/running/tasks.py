@@ -16,21 +16,21 @@ N_THREADS = 8
 """Number of items processed concurrently in this process. Items spend more time waiting for storage than computing."""
 
 
-class Tasks(Protocol):
+class TaskRunner(Protocol):
     """Applies functions to many items in parallel, in this process or on Ray."""
 
     def map(
         self, function: Callable[[Shared, Item], Result], items: Iterable[Item], *, shared: Shared
     ) -> Iterator[Result]:
-        """Yield the function's result for each item, in the order of the items; raise any error of the function.
+        """Yield the function's result for each item, in the order of the items; raise any error that it raises.
 
-        Items are consumed lazily, a few at a time. `shared` is sent once per call of `map`, which keeps items small.
-        The function, `shared`, items and results must be picklable. A call is repeated if its process dies, so the
+        Items are consumed lazily, a few at a time. `shared` is sent once per call to `map`, which keeps items small.
+        The function, `shared`, items and results must be picklable. If a process dies, its call is repeated, so the
         function must be idempotent.
         """
 
 
-class ThreadTasks:
+class ThreadTaskRunner:
     """Calls functions in threads of this process."""
 
     def map(
@@ -44,16 +44,17 @@ class ThreadTasks:
 
 
 @contextmanager
-def open_tasks(cluster: ClusterConfig, store: Store, *, rows: int, sources: Sequence[Place] = ()) -> Iterator[Tasks]:
-    """Open tasks on Ray, or in this process if there are at most `cluster.driver_rows` rows or cluster=here is set.
+def open_tasks(
+    cluster: ClusterConfig, store: Store, *, rows: int, sources: Sequence[Place] = ()
+) -> Iterator[TaskRunner]:
+    """Yield an object that runs tasks on Ray, or in threads of this process.
 
-    If Ray is not installed, `cluster=auto` also opens the tasks in this process.
-
-    On Ray, every process must see the same store and `sources` as the driver.
+    Threads are used for at most `cluster.driver_rows` rows, for cluster=here, and for cluster=auto if no address is set
+    and Ray is not installed. On Ray, every process must see the same store and `sources` as the driver.
     """
     without_ray = cluster.executor == "auto" and cluster.address is None and not is_ray_installed()
     if cluster.executor == "here" or rows <= cluster.driver_rows or without_ray:
-        yield ThreadTasks()
+        yield ThreadTaskRunner()
         return
     with explain_missing_extra("ray", f"a run of more than {cluster.driver_rows} rows (cluster.driver_rows)"):
         from plumbline.pipelines.running.ray_tasks import open_ray_tasks  # imports Ray, which takes seconds

@@ -56,7 +56,7 @@ class Workload:
         every_metric = {name: metric for item in merged.values() for name, metric in item.node.metrics.items()}
         return [merged[node.name] for node in make_nodes(every_metric)]
 
-    def shards_with_work(self, kind: RowKind) -> Iterator[Work]:
+    def iterate_shards_with_work(self, kind: RowKind) -> Iterator[Work]:
         """Yield the shards of a kind with their missing cells; a cell that several plans share is included once."""
         seen: set[str] = set()
         for benchmark, plan in self.plans.items():
@@ -86,5 +86,5 @@ def fits_this_process(nodes: Iterable[NodePlan], cluster: ClusterConfig) -> bool
 
 
 def get_max_small_plan_calls() -> int:
-    """Return the maximum number of model calls that a small plan may have on this machine."""
+    """Return the maximum number of missing model calls for a plan to count as small on this machine."""
     return max(MAX_SMALL_PLAN_CALLS, MAX_CALLS_TIMES_CORES // count_cores())

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plumbline.operators.statistics.options import Adaptive
+from plumbline.operators.statistics.options import AdaptiveConfig
 from plumbline.operators.statistics.sequential import NO_PROMPT_INDEX, PROMPTS_PER_LOOK, Indices, draw_balanced_order
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.image_file_cache import ImageFileCache
@@ -36,7 +36,7 @@ class PromptRounds:
     round_of_prompt: NDArray[np.int64]
     """Round of each row in the table of prompts."""
 
-    def select_up_to(self, round: int, last_rounds: Mapping[tuple[str, str], int] | None = None) -> Sources:
+    def select_rounds_up_to(self, round: int, last_rounds: Mapping[tuple[str, str], int] | None = None) -> Sources:
         """Return the sources restricted to the prompts of all rounds up to `round`.
 
         `last_rounds` contains the last round of each pair of generators (in alphabetical order) that is not compared
@@ -74,7 +74,7 @@ class PromptRounds:
 
 
 def split_rounds(
-    sources: Sources, benchmark: BenchmarkConfig, uris: UriReader, options: Adaptive, cache: ImageFileCache
+    sources: Sources, benchmark: BenchmarkConfig, uris: UriReader, options: AdaptiveConfig, cache: ImageFileCache
 ) -> PromptRounds:
     """Draw a random order of the prompts, divide them into rounds, and split every shard by round.
 

@@ -19,7 +19,10 @@ GENERATOR_COLUMNS = ("generator", "model", "model_name")
 
 
 def parse_generator(name: str) -> str:
-    """Return a folder's generator: its name, or GENERATOR if it is named COLUMN=GENERATOR by Spark or DuckDB."""
+    """Return the generator for a folder with this name.
+
+    This is the name itself, or GENERATOR if the name is COLUMN=GENERATOR, as Spark and DuckDB write it.
+    """
     column, mark, value = name.partition("=")
     return unquote(value) if mark and value and column.lower() in GENERATOR_COLUMNS else name
 
@@ -94,7 +97,8 @@ class ColumnsConfig:
     def list_renamed_columns(self, *, prompts: bool) -> tuple[tuple[str, str], ...]:
         """Return pairs of our name and the file's name for each column that has a different name in the file.
 
-        The columns of sources, masks and captions are always included, and `prompt` if the rows contain `prompts`.
+        The configured columns for sources, masks and captions are always included. `prompts` is True if the rows
+        contain their own prompts; then `prompt` is included, too.
         """
         prompt = [("prompt", self.prompt)] if prompts else []
         return (*_list_renamed_columns(self, IMAGE_COLUMNS), *self.edit_columns.items(), *prompt)
@@ -105,7 +109,7 @@ class ColumnsConfig:
 
     @property
     def edit_columns(self) -> dict[str, str]:
-        """Names in the file of the columns with sources, masks and captions, by our names."""
+        """The file's names for the columns with sources, masks and captions, by our names."""
         return {name: getattr(self, name) for name in EDIT_COLUMNS if getattr(self, name)}
 
 
@@ -217,15 +221,15 @@ class BenchmarkConfig(PackConfig):
         if self.skills is not None and (not self.skills.lower().endswith(".json") or "/" in self.skills):
             raise ConfigError(
                 f"benchmark.skills: expected the name of a .json file in the folder of benchmark.prompts, got "
-                f"{self.skills!r}; correct it"
+                f"{self.skills!r}; move the file there and set only its name"
             )
         if self.columns.words is not None and (self.prompts is None or self.questions is not None):
             # a question pack would replace the questions about words
             other = "questions" if self.questions is not None else "prompts"
             raise ConfigError(
-                f"benchmark.columns.words: expected a prompts file with the column {self.columns.words!r}, and no "
-                f"questions, got benchmark.{other}={getattr(self, other)}; correct it, or set "
-                "benchmark.columns.words=null"
+                f"benchmark.columns.words: requires a prompts file with the column {self.columns.words!r} and "
+                f"benchmark.questions=null, got benchmark.{other}={getattr(self, other)}; change benchmark.{other}, or "
+                "set benchmark.columns.words=null"
             )
         for name in self.generators or ():
             if not name or "/" in name:

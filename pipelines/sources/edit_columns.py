@@ -23,10 +23,11 @@ from plumbline.pipelines.store.cells import Shard, digest
 
 
 def digest_edit_columns(prompts: PromptTables, locate: LocateImage) -> PromptTables:
-    """Return the prompts with a digest of sources, masks and captions in each shard, for keys of stages that use edits.
+    """Return the prompts with a digest of each shard's source images, masks and captions.
 
-    No image is read: addresses are looked up without reading, and embedded images and captions change only if their
-    file changes. Raise ConfigError if an address is not a string.
+    The digest becomes part of the keys of stages that use edits. No image is read. Files at addresses are identified by
+    size and ETag or modification time; embedded images and captions are identified by the prompts file that contains
+    them. Raise ConfigError if an address is not a string.
     """
     objects, shards = ImageFileDigester(locate), list[Shard]()
     for shard in prompts.shards:
@@ -48,7 +49,7 @@ def digest_edit_columns(prompts: PromptTables, locate: LocateImage) -> PromptTab
 def append_edit_columns(images: pa.Table, prompts: Sequence[Shard]) -> pa.Table:
     """Return the images with the sources, masks and captions of their prompts, unless the table has these columns.
 
-    Of the prompts' files, only the ids and the required row groups are read.
+    From the prompts files, only the ids and the row groups with these prompts are read.
     """
     shards = tuple(shard for shard in prompts if shard.edit_columns and not shard.contains_prompts)
     kinds = (SOURCE_COLUMNS, MASK_COLUMNS, *((name,) for name in CAPTION_COLUMNS))
@@ -78,7 +79,7 @@ def _number_shards(shards: tuple[Shard, ...]) -> dict[str, int]:
 
 
 def read_edit_columns(shard: Shard, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the ids and given columns of a shard's prompts; relative addresses are resolved from the file's folder."""
+    """Return the ids and given columns of a shard's prompts; relative addresses are resolved against its folder."""
     folder = shard.place.parent.url
     records = read_prompt_records(shard, ("prompt_id", *columns))
     for row, record in enumerate(records):
@@ -95,6 +96,6 @@ def _make_absolute(address: Any, folder: str, shard: Shard, row: int) -> Any:
     if not isinstance(address, str):
         found = type(address).__name__
         raise SourceError(
-            f"{describe_row(shard, row)}: expected the address of an image as text, found {found}; correct it"
+            f"{describe_row(shard, row)}: expected the address of an image as text, found {found}; write it as text"
         )
     return address if address.startswith("/") or "://" in address else f"{folder}/{address}"

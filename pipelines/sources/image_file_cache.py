@@ -15,7 +15,13 @@ import pyarrow.parquet as pq
 from plumbline.operators.base.errors import SourceError
 from plumbline.operators.images.rows import ADDRESS_COLUMNS, format_id, list_image_records
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
-from plumbline.pipelines.sources.shards import ListedFile, read_each, read_footer, resolve_links, select_picked_rows
+from plumbline.pipelines.sources.shards import (
+    ListedFile,
+    read_each_shard,
+    read_footer,
+    resolve_links,
+    select_picked_rows,
+)
 from plumbline.pipelines.store.cells import Shard, digest
 from plumbline.pipelines.store.store import Store, StoreError
 
@@ -40,7 +46,7 @@ CACHE_VERSION = 1
 
 
 class CachedFile(NamedTuple):
-    """Content of an image file that is cached."""
+    """The part of an image file that is kept in the cache."""
 
     footer: bytes
     """A Parquet file that consists of the footer alone."""
@@ -93,18 +99,18 @@ class ImageFileCache:
         return footer
 
     def read(self, shards: Sequence[Shard], columns: Sequence[str]) -> list[pa.Table | SourceError]:
-        """Read columns of one file's shards like `read_each`, without opening the file if its prompts are cached."""
+        """Read columns from a file's shards like `read_each_shard`; if they are cached, the file is not opened."""
         key = (shards[0].group, resolve_links(shards[0].place), shards[0].size, shards[0].etag)
         known = self.seen.get(key) or self._read_cached_file(key)
         if known is None:
-            return read_each(shards, columns)
+            return read_each_shard(shards, columns)
         wanted = [name for name in columns if name in PROMPT_FIELDS]
         if known.prompts is not None and set(wanted) <= set(known.prompts.column_names):
             table = known.prompts.select(wanted)
             # `picked` counts from the first row of the row groups, whose number of rows a shard of picked rows lacks
             parts = [table.slice(shard.first_row, None if shard.picked else shard.rows) for shard in shards]
             return [select_picked_rows(part, shard) for part, shard in zip(parts, shards, strict=True)]
-        tables = read_each(shards, columns, known.metadata)
+        tables = read_each_shard(shards, columns, known.metadata)
         # the absence of addresses only shows that rows have none if they were requested
         prompts = (
             _join_shards(shards, tables, known.metadata.num_rows) if set(ADDRESS_COLUMNS) <= set(columns) else None

@@ -37,7 +37,7 @@ from plumbline.pipelines.sources.image_file_cache import ImageFileCache
 from plumbline.pipelines.sources.origins import (
     MANIFEST_FILE,
     Origins,
-    describe_ignored,
+    describe_ignored_files,
     format_first_names,
     format_suffix_counts,
     read_origins,
@@ -146,9 +146,10 @@ def list_images(benchmark: BenchmarkConfig, storage: StorageConfig) -> ImageFile
 def _find_folders(images: Place, benchmark: BenchmarkConfig) -> tuple[dict[str, Place], list[str]]:
     """Return the folder of each generator, and the names of other files in `images`.
 
-    If `images` contains the tables of a single generator, or is such a table, it is returned as the folder.
+    If `images` is a table, or a folder that directly contains the tables of one generator, it is that generator's
+    folder.
 
-    Raise ConfigError for a store, or if there are Parquet files of an unknown generator next to generators' folders.
+    Raise ConfigError if `images` is a store, or contains Parquet files of an unknown generator next to the folders.
     """
     entries = images.list()
     if STORE_FILE in entries and is_store(images):
@@ -167,8 +168,8 @@ def _find_folders(images: Place, benchmark: BenchmarkConfig) -> tuple[dict[str, 
     if unclear:
         raise ConfigError(
             f"benchmark.images {images.url}: found Parquet files ({format_first_names(unclear)}) next to folders with "
-            f"Parquet files ({format_first_names(full)}); move the files into a folder of their generator, or name the "
-            "path of every generator in benchmark.generators"
+            f"Parquet files ({format_first_names(full)}); move these files into a folder for their generator, or name "
+            "the path of every generator in benchmark.generators"
         )
     if tables and not full:
         return {images.name.removesuffix(".parquet"): images}, []  # the listing of `images` has the other files
@@ -213,8 +214,8 @@ def _read_rejected_rows(
         size = sum(group.total_byte_size for group in groups)
         if footer is None or footer.num_rows > MAX_REJECTED or size > MAX_REJECTED_BYTES:
             raise ConfigError(
-                f"{place}: more than {MAX_REJECTED:,} rows or {MAX_REJECTED_BYTES >> 20} MiB, the limit of rejected "
-                "rows; correct the input and run the ingest again, or remove the file to leave its rows out"
+                f"{place}: expected at most {MAX_REJECTED:,} rejected rows and {MAX_REJECTED_BYTES >> 20} MiB, found "
+                "more; correct the input and run the ingest again, or remove the file to leave its rows out"
             )
         table = pq.read_table(io.BytesIO(content), use_threads=False)
     except pa.ArrowException as error:
@@ -236,7 +237,7 @@ def open_images(
 ) -> Images:
     """Read the footers of every generator's files; an unreadable file does not affect the other files.
 
-    Columns of sources, masks and captions are optional if `prompts` have them.
+    Configured columns for sources, masks and captions may be missing if `prompts` contains them.
     """
     files = files or list_images(benchmark, storage)
     places, columns = files.places, benchmark.columns
@@ -387,7 +388,7 @@ def _describe_origins(
             benchmark.prompts or f"the column {columns.prompt!r} of the images' tables",
             "benchmark.generators" if benchmark.images is None else f"{of_folder} {benchmark.images}",
             [] if columns.extra == "*" else [name for name in names if name not in read],
-            describe_ignored(files.others),
+            describe_ignored_files(files.others),
         )
     if columns.sources and not origins.sources:
         own = sum(not {*columns.sources}.isdisjoint(schema.names) for schema in schemas)
@@ -424,8 +425,8 @@ def load_shard_size(benchmark: str, images: ImageFiles, store: Store, *, remembe
     """Return the size of a benchmark's shards in a store.
 
     The size is chosen when a benchmark is first used with a store and does not change afterwards, because keys depend
-    on it. If the file with the size is lost, the size is taken from the newest run whose configuration also limits the
-    bytes of a shard.
+    on it. If the file that records the size is lost, the size is taken from the newest run whose configuration has a
+    limit in bytes.
     """
     note = f"cuts/{benchmark}.json"
     if known := store.read_json(note):

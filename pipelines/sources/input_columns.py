@@ -1,4 +1,4 @@
-"""Usual column names in tables with one row per image."""
+"""Column names that are recognized in tables with one row per image."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ DEFAULT_COLUMN_NAMES = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputColumnsConfig:
-    """Names of a table's columns, or of the fields in a sample's JSON; null tries the usual names."""
+    """Names of a table's columns, or of the fields in a sample's JSON; if a name is null, the usual names are tried."""
 
     image: str | None = None
     """The image's path relative to the image folder. Usual names: file, file_name, image, filename, image_path, path.
@@ -37,8 +37,11 @@ class InputColumnsConfig:
     """The source of an edit, in the same form as `image`, or a list of several sources; read only if this is set."""
 
 
-def find_names(available: Iterable[str], columns: InputColumnsConfig) -> InputColumnsConfig:
-    """Return the available name for each role: the configured name, or the first usual name in any case, or None."""
+def find_column_names(available: Iterable[str], columns: InputColumnsConfig) -> InputColumnsConfig:
+    """Return the name of the column for each role, or None if no such column is available.
+
+    This is the configured name or, if none is configured, the first usual name, compared without regard to case.
+    """
     exact = {name: name for name in available}
     lower = {name.lower(): name for name in reversed(exact)} | exact
     chosen: dict[str, str | None] = {}

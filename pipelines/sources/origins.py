@@ -47,7 +47,7 @@ class Origins(NamedTuple):
     """Warnings for the user to check before relying on the pairs."""
 
     def describe(self, prompts: int, images: Mapping[str, int]) -> list[str]:
-        """Return lines that tell the user these origins; `images` is the number of images per generator."""
+        """Return lines that describe these origins to the user; `images` is the number of images per generator."""
         lines = [f"prompts: {prompts}, from {self.prompts}"]
         if images:
             names = [f"{name} ({count} {'image' if count == 1 else 'images'})" for name, count in images.items()]
@@ -102,8 +102,8 @@ def combine_origins(origins: Sequence[Origins]) -> Origins:
     return Origins(prompts, generators, unread, passed_over, sources, warnings=warnings)
 
 
-def describe_ignored(paths: Sequence[str]) -> str:
-    """Return a description of ignored files: their number by suffix, and an example; empty without files."""
+def describe_ignored_files(paths: Sequence[str]) -> str:
+    """Return a description of ignored files: their number per suffix, and an example; empty if there are none."""
     return f"{format_suffix_counts(paths)}, such as {min(paths)}" if paths else ""
 
 
@@ -141,7 +141,7 @@ def pick_ends_and_middle(count: int) -> list[int]:
     return sorted({0, count // 2, count - 1}) if count else []
 
 
-def read_pairs(images: Sequence[Shard], prompts: pa.Table) -> list[ExamplePair]:
+def read_example_pairs(images: Sequence[Shard], prompts: pa.Table) -> list[ExamplePair]:
     """Return three of the pairs to be scored, without reading images; `prompts` has the schema PROMPTS.
 
     No pair is returned for an unreadable file: its rows fail, and the plan reports them.

@@ -1,4 +1,4 @@
-"""Pairs of images: the same prompt's images by two generators, found in the shards of both and read together."""
+"""Pairs of images that two generators made for the same prompt, found in the shards of both and read together."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -47,12 +47,12 @@ class PairIndex(NamedTuple):
         return {row for shard, rows in self.rows.items() if shard.group == generator for row in rows}
 
     def count_pairs(self) -> dict[GeneratorPair, int]:
-        """Return the number of pairs of images for every two generators; 0 if they have no prompt in common."""
+        """Return the number of image pairs for each pair of generators; 0 if they have no prompt in common."""
         rows = {generator: self.list_rows(generator) for generator in self.generators}
         return {(one, other): len(rows[one] & rows[other]) for one, other in combinations(rows, 2)}
 
     def make_shards(self, compared: Iterable[GeneratorPair]) -> dict[Shard, tuple[Shard, Shard]]:
-        """Return a shard of pairs for any two shards of compared generators that have a prompt in common.
+        """Return a shard of pairs for every two shards whose generators are compared and that share a prompt.
 
         The result maps each shard of pairs to the two shards of images that it consists of.
         """

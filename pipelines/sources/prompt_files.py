@@ -1,4 +1,4 @@
-"""Prompts files in the formats that benchmarks release: CSV with a header, JSON, JSON Lines, and a prompt per line."""
+"""Prompts files as benchmarks publish them: CSV with a header, JSON, JSON Lines, and text (a prompt per line)."""
 
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -50,15 +50,15 @@ class PromptColumns(NamedTuple):
     """True if the file must have an id column that is configured."""
 
     def is_default(self, name: str) -> bool:
-        """Return True if the column has its default name, so that the file may use another usual name instead."""
+        """Return True if the column has its default name, so that other usual names are tried as well."""
         return self.names[name] == DEFAULT_COLUMN_NAMES[name]
 
 
 def read_prompts(content: bytes, url: str, columns: PromptColumns) -> list[dict[str, Any]]:
-    """Read the prompts of a file in file order, under our column names.
+    """Read the prompts from a file in file order, under our column names.
 
-    If the file lacks the default columns, TEXT_COLUMNS and ID_COLUMNS are tried. Without an id column, the prompts get
-    no `prompt_id`. Raise SourceError naming the file and the row (counted from 0).
+    If the file lacks the default columns, TEXT_COLUMNS and ID_COLUMNS are tried. Without an id column, the prompts have
+    no `prompt_id`. Raise SourceError if the file cannot be read or a row lacks a column; rows are counted from 0.
     """
     table = _read_table(content, url, columns.names["skills"], columns.names["text"])
     text = _find_text_column(table, columns, url)
@@ -99,7 +99,7 @@ def _drop_repeats(prompts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _find_text_column(table: TableRecords, columns: PromptColumns, url: str) -> str:
-    """Return the name of the file's prompt column; if it is unclear, raise SourceError with the option to set."""
+    """Return the name of the file's prompt column; if it is unclear, raise SourceError naming the option to set."""
     configured = columns.names["text"]
     if not columns.is_default("text"):
         return configured
@@ -122,10 +122,10 @@ def _find_text_column(table: TableRecords, columns: PromptColumns, url: str) -> 
 
 
 def _find_id_column(table: TableRecords, columns: PromptColumns, text: str) -> str | None:
-    """Return the name of the column with the ids of the prompts, or None if the file has no ids.
+    """Return the name of the column with the prompts' ids, or None if the file has no ids.
 
-    The configured column is used if it exists or must exist. Other columns are tried only if none was configured; their
-    ids must distinguish the prompts.
+    The configured column is used if it exists, or if ids are required. Other columns are tried only if none was
+    configured; they must contain different ids for different prompts.
     """
     configured = columns.names["prompt_id"]
     if configured in table.names or (columns.needs_ids and not columns.is_default("prompt_id")):
@@ -137,7 +137,7 @@ def _find_id_column(table: TableRecords, columns: PromptColumns, text: str) -> s
 
 
 def _has_texts(records: Iterable[Mapping[str, Any]], name: str) -> bool:
-    """Return True if a column contains any text; values of other types are then errors of their rows."""
+    """Return True if at least one row has text in the column."""
     return any(isinstance(record.get(name), str) for record in records)
 
 
@@ -163,35 +163,38 @@ def check_size(size: int, url: str) -> None:
 
 
 def read_skills(content: bytes, url: str) -> dict[str, list[str]]:
-    """Return the skills of each prompt from a JSON file of prompts by skill, such as GenAI-Bench's genai_skills.json.
+    """Return the skills of each prompt from a JSON file that lists prompts by skill, like GenAI-Bench's skills file.
 
-    The file is `{skill: [prompt, ...]}`. A prompt is given by its id, or by a number, which is padded to an id of five
-    digits. Raise SourceError naming the file and the skill for anything else.
+    The file contains `{skill: [prompt, ...]}`. A prompt is an id, or a number that is padded with zeros to a five-digit
+    id. For anything else, raise SourceError with the file and the skill.
     """
     prompts_by_skill = read_json(content, url)
     if not isinstance(prompts_by_skill, dict):
         raise SourceError(
-            f"{url}: expected an object of prompts by skill, found {type(prompts_by_skill).__name__}; correct it"
+            f"{url}: expected an object that maps skills to prompts, found {type(prompts_by_skill).__name__}; "
+            "write it as {skill: [prompt, ...]}"
         )
     skills: dict[str, list[str]] = {}
     for skill, prompts in prompts_by_skill.items():
         if not isinstance(prompts, list):
             raise SourceError(
-                f"{url}, {skill!r}: expected a list of prompts, found {type(prompts).__name__}; correct it"
+                f"{url}, {skill!r}: expected a list of prompts, found {type(prompts).__name__}; write a list"
             )
         for prompt in prompts:
             if isinstance(prompt, bool) or not isinstance(prompt, int | str):
-                raise SourceError(f"{url}, {skill!r}: expected a prompt's number or id, found {prompt!r}; correct it")
+                raise SourceError(
+                    f"{url}, {skill!r}: expected a prompt's number or id, found {prompt!r}; correct the list"
+                )
             known = skills.setdefault(f"{prompt:05d}" if isinstance(prompt, int) else prompt, [])
             known += [] if skill in known else [skill]
     return skills
 
 
 def read_prompt_file(content: bytes, url: str, required: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Read the prompts of a file in file order, keeping its column names; `skills` in a CSV become a list.
+    """Read the prompts from a file in file order, keeping its column names; a CSV's `skills` are split into lists.
 
-    Raise SourceError naming the file and the row (counted from 0) if a prompt lacks one of the `required` columns, or
-    if the file has one of these columns twice.
+    Raise SourceError if a prompt lacks one of the `required` columns (the message names the row, counted from 0), or if
+    the file contains one of these columns twice.
     """
     table = _read_table(content, url)
     require_unique_columns(table.names, [*required, DEFAULT_COLUMN_NAMES["skills"]], url)
@@ -249,9 +252,9 @@ def _add_skills(record: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_json_prompts(content: bytes, url: str, text: str) -> Iterator[dict[str, Any]]:
-    """Yield the prompts of a JSON file: an object with prompts by id, as in GenAI-Bench, or a list of prompts.
+    """Yield the prompts from a JSON file: an object with prompts by id, as in GenAI-Bench, or a list of prompts.
 
-    The items of a list may be strings, as in HPSv2, and the list may be in a field of LIST_FIELDS, as in CVTG-2K.
+    The list may contain strings, as in HPSv2, and it may be the value of one of the LIST_FIELDS, as in CVTG-2K.
     """
     prompts = read_json(content, url)
     if isinstance(prompts, dict):
@@ -261,11 +264,13 @@ def _read_json_prompts(content: bytes, url: str, text: str) -> Iterator[dict[str
             return
         prompts = prompts[field]
     if not isinstance(prompts, list):
-        raise SourceError(f"{url}: expected an object of prompts by id, or a list, found {type(prompts).__name__}")
+        raise SourceError(
+            f"{url}: expected an object that maps ids to prompts, or a list, found {type(prompts).__name__}"
+        )
     are_texts = bool(prompts) and isinstance(prompts[0], str)
     for row, prompt in enumerate(prompts):
         if are_texts and not isinstance(prompt, str):
-            raise SourceError(f"{url}, row {row}: expected text, found {type(prompt).__name__}; correct it")
+            raise SourceError(f"{url}, row {row}: expected text, found {type(prompt).__name__}; write it as text")
         yield {text: prompt} if are_texts else require_object(prompt, f"{url}, row {row}")
 
 

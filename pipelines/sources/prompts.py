@@ -31,7 +31,7 @@ from plumbline.pipelines.sources.shards import (
     list_files,
     open_shard,
     read_column,
-    read_each,
+    read_each_shard,
     read_footer,
     read_shard,
     require_columns,
@@ -90,7 +90,7 @@ class MatchedImages(NamedTuple):
 
 
 def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_size: ShardSize) -> PromptTables:
-    """Read the prompts of benchmark.prompts; raise ConfigError for any error, before anything is computed."""
+    """Read the prompts from benchmark.prompts; raise every error as a ConfigError, before anything is computed."""
     place = storage.locate(str(benchmark.prompts))
     packed = benchmark.find_pack_file(storage)
     if packed is not None and packed.place == place:
@@ -106,7 +106,7 @@ def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_size:
         if any(shard.url.lower().endswith(prompt_files.PROMPT_FILE_SUFFIXES) for shard in shards):
             tables = [read_prompts(shard) for shard in shards]
         else:  # each Parquet file is opened only once, because its footer grows with its shards
-            for shard, table in read_files(shards, PROMPT_COLUMNS, read_each):
+            for shard, table in read_files(shards, PROMPT_COLUMNS, read_each_shard):
                 if isinstance(table, SourceError):
                     raise table
                 tables.append(make_prompts_table(_list_records(table, shard), shard))
@@ -121,7 +121,7 @@ def open_prompts(benchmark: BenchmarkConfig, storage: StorageConfig, shard_size:
         raise ConfigError(f"benchmark.prompts {place.url}: expected {kinds}, found none; {remedy}")
     _check_prompts(shards, tables)
     keyed = [
-        replace(shard, prompts=digest(sorted(list_prompt_pairs(table))))
+        replace(shard, prompts=digest(sorted(list_ids_and_texts(table))))
         for shard, table in zip(shards, tables, strict=True)
     ]
     return PromptTables(pa.concat_tables(tables), keyed)
@@ -159,14 +159,14 @@ def list_prompt_files(place: Place, suite: str) -> Sequence[ListedFile]:
 
 
 def locate_skills(place: Place, benchmark: BenchmarkConfig) -> Shard | None:
-    """Return the file of benchmark.skills in the folder of the prompts at `place`; None if it is missing."""
+    """Return the benchmark's skills file in the folder of the prompts at `place`, or None if there is no such file."""
     if benchmark.skills is None:
         return None
     is_file = place.path.lower().endswith((*prompt_files.PROMPT_FILE_SUFFIXES, ".parquet"))
     file = (place.parent if is_file else place) / benchmark.skills
     with convert_read_errors(file, "benchmark.skills"):
         try:
-            entry = file.entry()
+            entry = file.get_entry()
         except (FileNotFoundError, NotADirectoryError):
             return None
     return Shard(
@@ -196,16 +196,16 @@ def _read_pack_prompts(packed: PackFile, suite: str) -> PromptTables:
         raise ConfigError(
             f"benchmark.prompts {place.url}: no prompt can be read from it; check that it is a {packed.pack}"
         )
-    entry = place.entry()
+    entry = place.get_entry()
     size, tag = (entry.size, entry.etag) if entry.type == "file" else (0, "")
     shard = Shard(
         group=suite, name=place.name, place=place, size=size,
-        etag=tag, row_groups=(), rows=len(table), prompts=digest(sorted(list_prompt_pairs(table))), pack=packed.pack,
+        etag=tag, row_groups=(), rows=len(table), prompts=digest(sorted(list_ids_and_texts(table))), pack=packed.pack,
     )  # fmt: skip
     return PromptTables(table, [shard])
 
 
-def list_prompt_pairs(table: pa.Table) -> list[tuple[str, str]]:
+def list_ids_and_texts(table: pa.Table) -> list[tuple[str, str]]:
     """Return the id and text of every prompt, the only columns that can change a result."""
     return list(zip(*(table.column(name).to_pylist() for name in ("prompt_id", "text")), strict=True))
 
@@ -269,7 +269,7 @@ def list_prompt_shards(
 ) -> list[Shard]:
     """Return the shards of a prompts file; a CSV or JSON file is one shard.
 
-    Of the configured source, mask and caption columns, the shards contain only the columns that are in the file.
+    The shards contain the configured source, mask and caption columns, except columns that are not in the file.
     """
     names, edits = benchmark.prompt_columns.list_renamed_columns(), benchmark.columns.edit_columns
     if not file.url.lower().endswith(prompt_files.PROMPT_FILE_SUFFIXES):
@@ -318,7 +318,7 @@ def _filter_shards(shards: list[Shard], conditions: Sequence[str]) -> list[Shard
 
 
 def _check_prompts(shards: Sequence[Shard], tables: Sequence[pa.Table]) -> None:
-    """Raise ConfigError if a prompt has no id, an id occurs twice, or the skills file is about other prompts."""
+    """Raise ConfigError if a prompt has no id, an id occurs twice, or the skills file contains none of the ids."""
     seen: set[str] = set()
     counted: dict[str, int] = {}
     for shard, table in zip(shards, tables, strict=True):
@@ -343,10 +343,10 @@ def _check_prompts(shards: Sequence[Shard], tables: Sequence[pa.Table]) -> None:
 def _gather_prompts(
     images: Sequence[Shard], name: str, locate_image: LocateImage, cache: ImageFileCache
 ) -> MatchedImages:
-    """Gather the prompts from the images' rows, reading only the columns with ids and texts.
+    """Gather the prompts from the images' rows, reading only the columns with ids, texts and addresses.
 
-    Each shard of images gets a shard of prompts that is named after its prompts and not after its file. Shards with the
-    same prompts, for example of two generators, therefore share their questions.
+    Each shard of images gets a shard of prompts that is named after its prompts rather than after its file. Shards with
+    the same prompts, for example from two generators, therefore share their questions.
     """
     unique: dict[str, tuple[str, str]] = {}
     matched: dict[Shard, tuple[Shard, ...]] = {}
@@ -357,7 +357,7 @@ def _gather_prompts(
         if isinstance(table, SourceError):
             broken.append(BrokenFile(shard.group, str(table), shard.rows))
             continue
-        pairs = _list_distinct_pairs(table)
+        pairs = _list_distinct_ids_and_texts(table)
         for prompt_id, text in pairs:
             known, url = unique.setdefault(prompt_id, (text, shard.url))
             if known != text:
@@ -385,7 +385,7 @@ def list_own_ids(images: Sequence[Shard], cache: ImageFileCache) -> list[str]:
     return list(ids)
 
 
-def _list_distinct_pairs(table: pa.Table) -> list[tuple[str, str]]:
+def _list_distinct_ids_and_texts(table: pa.Table) -> list[tuple[str, str]]:
     pairs = zip(*(table.column(name).to_pylist() for name in ("prompt_id", "prompt")), strict=True)
     return list(dict.fromkeys((prompt_id, text or "") for prompt_id, text in pairs))
 
@@ -398,11 +398,11 @@ def read_prompts(shard: Shard) -> pa.Table:
     """
     if shard.pack:
         table = select_picked_rows(read_pack(PackFile(pack=shard.pack, place=shard.place), shard.group).prompts, shard)
-        if digest(sorted(list_prompt_pairs(table))) != shard.prompts:
+        if digest(sorted(list_ids_and_texts(table))) != shard.prompts:
             raise SourceError(f"{shard.url}: the prompts have changed since the run was planned; run again")
         return table
     if shard.contains_prompts:
-        pairs = _list_distinct_pairs(read_shard(shard, ("prompt_id", "prompt")))
+        pairs = _list_distinct_ids_and_texts(read_shard(shard, ("prompt_id", "prompt")))
         return make_prompts_table([{"prompt_id": prompt_id, "text": text} for prompt_id, text in pairs], shard)
     return make_prompts_table(read_prompt_records(shard), shard)
 
@@ -425,7 +425,10 @@ def make_prompts_table(found_rows: Iterable[Mapping[str, Any]], shard: Shard) ->
 
 
 def read_prompt_records(shard: Shard, columns: Sequence[str] = PROMPT_COLUMNS) -> list[dict[str, Any]]:
-    """Return a shard's rows of a prompts file, unconverted, under our names; from Parquet, read only `columns`."""
+    """Return a shard's rows from a prompts file, unconverted, under our column names.
+
+    From Parquet, only `columns` are read.
+    """
     if not shard.url.lower().endswith(prompt_files.PROMPT_FILE_SUFFIXES):
         return _list_records(read_shard(shard, columns), shard)
     names = {name: dict(shard.columns).get(name, name) for name in (*PROMPT_COLUMNS, *columns)}
@@ -450,7 +453,7 @@ def _list_skills(value: Any, shard: Shard, row: int) -> list[str]:
     if not isinstance(value, list):
         found = type(value).__name__
         raise SourceError(
-            f"{describe_row(shard, row)}: expected `skills` to be a list of text, found {found}; write a list"
+            f"{describe_row(shard, row)}: expected `skills` to be a list of strings, found {found}; write a list"
         )
     odd = [skill for skill in value if isinstance(skill, bytes | list | dict)]
     if odd:
@@ -480,7 +483,7 @@ def split_prompts(prompts: PromptTables, round_of: GetRound) -> PromptTables:
         table = prompts.table.slice(start, shard.rows)
         for piece, round, numbers in _split_shard(shard, table.column("prompt_id").to_pylist(), round_of):
             part = table.take(pa.array(numbers))
-            pieces.append((round, replace(piece, prompts=digest(sorted(list_prompt_pairs(part)))), part))
+            pieces.append((round, replace(piece, prompts=digest(sorted(list_ids_and_texts(part)))), part))
     pieces.sort(key=lambda piece: piece[0])
     return PromptTables(pa.concat_tables(part for _, _, part in pieces), [shard for _, shard, _ in pieces])
 
@@ -488,9 +491,9 @@ def split_prompts(prompts: PromptTables, round_of: GetRound) -> PromptTables:
 def _split_shard(
     shard: Shard, prompt_ids: Sequence[str], round_of: GetRound
 ) -> Iterator[tuple[Shard, int, NDArray[np.intp]]]:
-    """Yield, for each round, a shard of its rows, the round, and the rows' indices in the original shard.
+    """Split a shard by round; yield each part with its round and with its rows' indices in the original shard.
 
-    A shard whose rows are all in one round is yielded unchanged.
+    Rows without a round are left out. A shard whose rows are all in one round is yielded unchanged.
     """
     rounds = np.asarray([round_of(prompt_id) for prompt_id in prompt_ids])
     for round in np.unique(rounds[rounds != NO_ROUND]):

@@ -1,4 +1,4 @@
-"""Lists source files, divides the files into shards by their footers, and reads shards under our column names."""
+"""Lists source files, uses their footers to divide them into shards, and reads shards under our column names."""
 
 import hashlib
 import os
@@ -71,7 +71,7 @@ class BrokenFile(NamedTuple):
     """Number of lost rows; 1 if unknown."""
 
 
-class UnreadableFile(SourceError):
+class UnreadableFileError(SourceError):
     """Raised if a file is not a readable table."""
 
 
@@ -93,7 +93,7 @@ class ListedFile(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """The files found at a path, except hidden files and files of stores."""
+    """The files found at a path, except hidden files and files that belong to a store."""
 
     tables: list[ListedFile]
     others: list[str]
@@ -135,7 +135,7 @@ def digest_files(files: Iterable[ListedFile]) -> str:
 
 
 def resolve_links(place: Place) -> str:
-    """Return a file's address; for a local file, with all links resolved."""
+    """Return a file's address, with all links resolved if the file is local."""
     return os.path.realpath(place.path) if place.is_local else place.url
 
 
@@ -154,7 +154,7 @@ def retry_unreadable(read: Callable[Read, Found]) -> Callable[Read, Found]:
     def read_twice(*args: Read.args, **options: Read.kwargs) -> Found:
         try:
             return read(*args, **options)
-        except UnreadableFile:
+        except UnreadableFileError:
             return read(*args, **options)
 
     return read_twice
@@ -175,7 +175,7 @@ def read_footer(file: ListedFile) -> pq.FileMetaData:
             raise
         with suppress(OSError):  # the server may be out of reach
             _check_unchanged(file)
-        raise UnreadableFile(
+        raise UnreadableFileError(
             f"{file.url}: not a readable Parquet file ({get_first_line(error)}); "
             "it may be truncated: write or upload it again"
         ) from error
@@ -238,11 +238,11 @@ def read_shard(shard: Shard, columns: Sequence[str]) -> pa.Table:
     or has changed since the plan was made.
     """
     with open_shard(shard) as stream:
-        return _read_our_columns(ParquetReader(stream, shard.size), shard, columns)
+        return _read_renamed_columns(ParquetReader(stream, shard.size), shard, columns)
 
 
-def read_own_files(shard: Shard) -> list[str]:
-    """Return the image file of each row if the shard was ingested without copying images; otherwise an empty list."""
+def read_image_addresses(shard: Shard) -> list[str]:
+    """Return the address of each row's image; empty unless the shard was ingested without copying images."""
     if not shard.objects:
         return []
     try:
@@ -250,13 +250,13 @@ def read_own_files(shard: Shard) -> list[str]:
             file = ParquetReader(stream, shard.size)
             if INGEST_KEY not in (file.footer.metadata or {}):
                 return []
-            files: list[str | None] = _read_our_columns(file, shard, ("uri",)).column("uri").to_pylist()
+            files: list[str | None] = _read_renamed_columns(file, shard, ("uri",)).column("uri").to_pylist()
     except (SourceError, KeyError):  # the caller can still name the row in the shard's file
         return []
     return [each for each in files if each] if all(files) else []
 
 
-def _read_our_columns(file: ParquetReader, shard: Shard, columns: Sequence[str]) -> pa.Table:
+def _read_renamed_columns(file: ParquetReader, shard: Shard, columns: Sequence[str]) -> pa.Table:
     """Return the shard's rows from an open file, with the columns renamed to our names.
 
     Rows with their own prompts get a prompt_id: their own, or a hash of the prompt.
@@ -276,15 +276,15 @@ def _read_our_columns(file: ParquetReader, shard: Shard, columns: Sequence[str])
 
 
 def map_file_columns(shard: Shard, columns: Sequence[str]) -> dict[str, str]:
-    """Map our names of these columns to the names in the shard's file.
+    """Map Plumbline's names for these columns to the names in the shard's file.
 
-    Columns of sources, masks and captions are left out if they are not configured.
+    Columns for sources, masks and captions are left out if they are not configured.
     """
     names = dict(shard.columns)
     return {name: names.get(name, name) for name in columns if name in names or name not in EDIT_COLUMNS}
 
 
-def read_each(
+def read_each_shard(
     shards: Sequence[Shard], columns: Sequence[str], footer: pq.FileMetaData | None = None
 ) -> list[pa.Table | SourceError]:
     """Read columns from the shards of one file; a shard that fails twice is replaced by its error.
@@ -292,7 +292,7 @@ def read_each(
     Addresses are not read if every row contains its image's bytes.
     """
     tables = _read_shards_of_file(shards, columns, footer)
-    damaged = any(isinstance(table, UnreadableFile) for table in tables)
+    damaged = any(isinstance(table, UnreadableFileError) for table in tables)
     return _read_shards_of_file(shards, columns) if damaged else tables
 
 
@@ -306,7 +306,7 @@ def _read_shards_of_file(
             tables: list[pa.Table | SourceError] = []
             for (_, may_lack_bytes), run in _group_shards(file.footer, shards):
                 names = columns if may_lack_bytes else without_addresses
-                tables += _read_together(file, [shard for shard, _ in run], names)
+                tables += _read_shards_together(file, [shard for shard, _ in run], names)
             return tables
     except SourceError as error:
         return [error] * len(shards)
@@ -332,7 +332,7 @@ def _group_shards(
     return groupby(zip(shards, ends, strict=True), lambda each: (each[1] // MAX_ROWS_AT_ONCE, may_lack_bytes(each[0])))
 
 
-def _read_together(
+def _read_shards_together(
     file: ParquetReader, shards: Sequence[Shard], columns: Sequence[str]
 ) -> list[pa.Table | SourceError]:
     """Return a table for each shard; a row group that is shared by several shards is read only once.
@@ -341,9 +341,9 @@ def _read_together(
     """
     try:
         if len(shards) == 1:
-            return [_read_our_columns(file, shards[0], columns)]
+            return [_read_renamed_columns(file, shards[0], columns)]
         runs = list(dict.fromkeys(shard.row_groups for shard in shards))
-        table = _read_our_columns(
+        table = _read_renamed_columns(
             file, replace(shards[0], row_groups=tuple(chain.from_iterable(runs)), picked=()), columns
         )
         sizes = [_count_rows(file.footer, run) for run in runs]
@@ -352,7 +352,7 @@ def _read_together(
         return [select_picked_rows(tables[shard.row_groups], shard) for shard in shards]
     except (pa.ArrowException, OSError, UnicodeDecodeError, SourceError) as error:
         if len(shards) > 1:
-            return list(chain.from_iterable(_read_together(file, [shard], columns) for shard in shards))
+            return list(chain.from_iterable(_read_shards_together(file, [shard], columns) for shard in shards))
         return [error if isinstance(error, SourceError) else _make_unreadable_error(shards[0], error)]
 
 
@@ -374,7 +374,10 @@ def read_extra_columns(shard: Shard, extra: pa.Schema, settings: Mapping[str, Co
     with open_shard(shard) as stream:
         file = ParquetReader(stream, shard.size)
         found = _read_row_groups(
-            file, shard, {name: name for name in (*extra.names, *list_source_columns(settings))}, labels=True
+            file,
+            shard,
+            {name: name for name in (*extra.names, *list_source_columns(settings))},
+            keep_label_numbers=True,
         )
     absent = pa.nulls(shard.rows)
     columns = [found.column(name) if name in found.column_names else absent.cast(extra.field(name).type)
@@ -384,17 +387,19 @@ def read_extra_columns(shard: Shard, extra: pa.Schema, settings: Mapping[str, Co
     return pa.table(columns, schema=extra)
 
 
-def _read_row_groups(file: ParquetReader, shard: Shard, names: Mapping[str, str], *, labels: bool = False) -> pa.Table:
-    """Return the shard's rows with the columns that the file has, under our names.
+def _read_row_groups(
+    file: ParquetReader, shard: Shard, names: Mapping[str, str], *, keep_label_numbers: bool = False
+) -> pa.Table:
+    """Return the shard's rows with the columns of `names` that the file has, renamed to Plumbline's names.
 
-    Hugging Face's class labels are replaced by their names, unless `labels` keeps the numbers. Ids always keep their
-    numbers, because keys contain them.
+    Hugging Face class labels are stored as numbers. They are replaced by their names unless `keep_label_numbers` is
+    True. Ids always keep their numbers, because keys contain them.
     """
     present = {name: column for name, column in names.items() if column in file.names}
     wanted = list(dict.fromkeys(present.values()))
     # read in this thread: Arrow's own threads keep the Python stream, and can abort a process that is ending
     table = remove_views(file.read(shard.row_groups, wanted))
-    if not labels:
+    if not keep_label_numbers:
         table = name_labels(table, exclude=[names[role] for role in ("image_id", "prompt_id") if role in names])
     return select_picked_rows(table, shard).select(list(present.values())).rename_columns(list(present))
 
@@ -414,15 +419,17 @@ def open_shard(shard: Shard) -> Iterator[Any]:
         _check_unchanged(shard)
 
 
-def _make_unreadable_error(shard: Shard, error: Exception) -> UnreadableFile:
+def _make_unreadable_error(shard: Shard, error: Exception) -> UnreadableFileError:
     groups = f", row groups {shard.row_groups[0]}-{shard.row_groups[-1]}" if shard.row_groups else ""
-    return UnreadableFile(f"{shard.url}{groups}: unreadable ({get_first_line(error)}); write or upload the file again")
+    return UnreadableFileError(
+        f"{shard.url}{groups}: unreadable ({get_first_line(error)}); write or upload the file again"
+    )
 
 
 def _check_unchanged(file: Shard | ListedFile) -> None:
     """Raise SourceError if the file is gone, or its size or ETag differs from the plan."""
     try:
-        entry = file.place.entry()
+        entry = file.place.get_entry()
     except FileNotFoundError as error:
         raise SourceError(
             f"{file.url}: the file has disappeared since the run was planned; restore it and run again to "
@@ -456,7 +463,7 @@ def read_column(table: pa.Table, name: str, shard: Shard) -> list[Any]:
 
 
 def describe_row(shard: Shard, row: int) -> str:
-    """Return a shard's row as messages refer to it: the file, and the row number in the file, counted from 0."""
+    """Return text for messages about a shard's row: the file, and the row number in the file, counted from 0."""
     return f"{shard.url}, row {shard.get_row_in_file(row)}"
 
 

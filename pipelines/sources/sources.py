@@ -23,7 +23,7 @@ from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.edit_columns import digest_edit_columns
 from plumbline.pipelines.sources.image_file_cache import ImageFileCache
 from plumbline.pipelines.sources.image_files import ImageFiles, open_images
-from plumbline.pipelines.sources.origins import ExamplePair, Origins, read_pairs
+from plumbline.pipelines.sources.origins import ExamplePair, Origins, read_example_pairs
 from plumbline.pipelines.sources.prompts import (
     NO_ROUND,
     UnknownPrompts,
@@ -42,7 +42,7 @@ PROMPTS_AT_ONCE = 4096
 
 
 class FullSize(NamedTuple):
-    """Number of prompts and images in a whole benchmark of which only a part is scored."""
+    """Full size of a benchmark that is only scored in part."""
 
     prompts: int
     images: int
@@ -93,12 +93,12 @@ class Sources(NamedTuple):
 
     @property
     def reads_addresses(self) -> bool:
-        """True if rows refer to images, sources or masks by address; listing the tables does not show their changes."""
+        """True if rows refer to images, sources or masks by address; these can change while the tables do not."""
         return any(shard.objects or shard.sources for shard in (*self.prompt_shards, *self.prompts_of))
 
     @property
     def all_generators(self) -> list[str]:
-        """All generators, including generators of which all rows were rejected."""
+        """All generators, including those whose rows were all rejected."""
         return list(dict.fromkeys([*self.generators, *(str(row.generator) for row in self.rejected)]))
 
     @property
@@ -124,7 +124,7 @@ class Sources(NamedTuple):
     @property
     def example_pairs(self) -> list[ExamplePair]:
         """The first, the middle and the last image with the prompts that they are scored against."""
-        return read_pairs(self.image_shards, self.prompts)
+        return read_example_pairs(self.image_shards, self.prompts)
 
     @property
     def skills(self) -> Skills:

@@ -1,4 +1,4 @@
-"""Reader of images by address, restricted to regular files below the benchmark's folders and other allowed folders."""
+"""Reads images from addresses, limited to regular files below the benchmark's folders and other allowed folders."""
 
 import os
 import stat
@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from plumbline.operators.base.errors import PlumblineError, RefusedUri
+from plumbline.operators.base.errors import PlumblineError, RefusedUriError
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.rows import ADDRESS_COLUMNS, list_image_records
 from plumbline.pipelines.base.storage import Entry, Place, StorageConfig, is_remote, is_storage_error
@@ -21,7 +21,7 @@ from plumbline.pipelines.store.cells import digest
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UriReader:
-    """Reader of images by address, which refuses any address outside `roots`."""
+    """Reader for images at addresses, which refuses any address outside `roots`."""
 
     roots: tuple[str, ...]
     """Folders, or prefixes of other addresses."""
@@ -34,17 +34,17 @@ class UriReader:
     """Option that adds roots, for messages."""
 
     def locate(self, uri: str) -> Place:
-        """Return the file at an address; raise RefusedUri without accessing it if it is outside the roots."""
+        """Return the file at an address; raise RefusedUriError without accessing it if it is outside the roots."""
         address = _resolve_address(uri)
         has_parents = ".." in unquote(address).split("/")
         below = (f"{address}/".startswith(root.rstrip("/") + "/") for root in _resolve_roots(self.roots))
         if has_parents or not any(below):
             remedy = f"move the image there, or add its folder to {self.option}"
-            raise RefusedUri(f"it lies outside of {self.roots_name}; {remedy}")
+            raise RefusedUriError(f"it lies outside of {self.roots_name}; {remedy}")
         return self.storage.locate(address)
 
     def read(self, uri: str) -> bytes:
-        """Return the file's bytes; raise RefusedUri, or OSError if the file cannot be read."""
+        """Return the file's bytes; raise RefusedUriError, or OSError if the file cannot be read."""
         place = self.locate(uri)
         if place.is_local:
             # without O_NONBLOCK, opening a pipe would wait for its writer
@@ -81,7 +81,7 @@ class ImageFileDigester:
         return digest([self.identify(record[column]) for record in list_image_records(images.select([column]))])
 
     def digest_edits(self, images: pa.Table, prompt_digests: Sequence[str] = ()) -> str:
-        """Return a digest of the sources and masks of the images and of their prompts; empty if there are none."""
+        """Return a digest of the images' sources and masks and of `prompt_digests`; empty if there are none."""
         digests = [*(self.digest(images, name) for name in ADDRESS_COLUMNS[1:]), *prompt_digests]
         return digest(digests) if any(digests) else ""
 
@@ -99,7 +99,7 @@ class ImageFileDigester:
         except PlumblineError:
             return ""
         if place.is_local:
-            return _identify_files(lambda: {place.name: place.entry()}).get(place.name, "")
+            return _identify_files(lambda: {place.name: place.get_entry()}).get(place.name, "")
         folder = place.parent
         if folder.url not in self.listings:
             self.listings[folder.url] = _identify_files(folder.list)
@@ -138,7 +138,7 @@ def _resolve_roots(roots: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _resolve_address(url: str) -> str:
-    """Return an address; for a local path, with all links resolved."""
+    """Return an absolute address, with all links resolved if it is a local path."""
     return os.path.realpath(place) if (place := _make_absolute(url)).startswith("/") else place
 
 

@@ -72,7 +72,7 @@ class Shard:
 
     @property
     def url(self) -> str:
-        """Address of the file; a local file's starts with file://."""
+        """Address of the file; it starts with file:// if the file is local."""
         return self.place.uri
 
     @property
@@ -92,7 +92,7 @@ class Shard:
     def describe_source(self, *, compares: bool = False) -> dict[str, Any]:
         """Return the part of a cell's key that identifies the images: the file, and any files that it references.
 
-        If the stage `compares` edits, this includes the source images, masks and captions.
+        If `compares` is True (for stages that compare edits), source images, masks and captions are included.
         """
         file = {"url": _resolve_links(self.url), "size": self.size, "etag": self.etag, "row_groups": self.row_groups}
         sources = {"sources": self.sources} if compares and self.sources else {}
@@ -160,7 +160,7 @@ def make_recipe(
 
 
 class PlannedCell:
-    """A cell of the plan. A plan may have millions, so it only has the fields needed for the key and the path."""
+    """A cell of the plan. It only has fields for its key and its path, because a plan may have millions of cells."""
 
     __slots__ = ("_digest", "recipe", "shard")
 
@@ -253,12 +253,12 @@ _BUNDLE_ADAPTER = TypeAdapter(tuple[Work, ...])
 
 
 def dump_bundle(works: Sequence[Work]) -> str:
-    """Return a bundle of shards as JSON, about a kilobyte for each: a row of a Ray Dataset."""
+    """Return a bundle of shards as JSON for one row of a Ray Dataset: about a kilobyte per shard."""
     return _BUNDLE_ADAPTER.dump_json(tuple(works)).decode()
 
 
 def load_bundle(text: str, storage: StorageConfig) -> tuple[Work, ...]:
-    """Parse the JSON of dump_bundle; `storage` contains the credentials for the shards' files."""
+    """Parse JSON that dump_bundle returned; `storage` contains the credentials for the shards' files."""
     return _BUNDLE_ADAPTER.validate_json(text, context=storage)
 
 

@@ -1,4 +1,4 @@
-"""Checksums of the store's files: each file contains the SHA-256 of its other bytes, checked before parsing."""
+"""Checksums of the store's files: each file contains the SHA-256 of its remaining bytes, checked before parsing."""
 
 import hashlib
 import json

@@ -45,7 +45,7 @@ class LeaseLost(PlumblineError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeaseHolder:
-    """Content of a lease file."""
+    """Holder of a lease, as recorded in the lease's file."""
 
     job: str
     """Human-readable name of the job, such as nightly or gc."""
@@ -84,7 +84,7 @@ class LeaseRecord(NamedTuple):
 
 
 class Clock:
-    """Clock that a lease measures time by; tests replace it."""
+    """Clock for timing leases; tests replace it."""
 
     def now(self) -> float:
         """Return the seconds since an arbitrary point in time."""
@@ -114,7 +114,10 @@ class Lease:
         """Callback for the renewing thread to call if it finds that the lease is lost."""
 
     def claim(self, number: int) -> bool:
-        """Take a number and delete lower numbers; return False if another holder has taken this or a higher number."""
+        """Claim the lease under a number, and delete the files with lower numbers.
+
+        Return False if another holder has taken this number or a higher one.
+        """
         began = self._clock.now()
         if not (self._store.place / _make_lease_path(self._name, number)).create(_encode_holder(self._holder)):
             return False
@@ -165,7 +168,7 @@ class Lease:
                 continue  # the next renewal may succeed
 
     def release(self) -> None:
-        """Release the lease. If writing this fails, other processes wait until the holder counts as dead."""
+        """Release the lease. If its file cannot be written, other processes wait until the holder counts as dead."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -193,10 +196,10 @@ def take_lease(
     on_wait: Callable[[LeaseRecord], None] = lambda lease: None,
     clock: Clock | None = None,
 ) -> Lease:
-    """Take and return the lease with this name, which is renewed within its context and released at the end.
+    """Take and return the lease with this name, which is renewed while its context is active and released afterwards.
 
-    Waits up to `wait` seconds for a living holder, then raises LeaseHeld; finding out whether a holder is dead may take
-    longer. If there is a wait, `on_wait` is called once, with the current lease.
+    Wait up to `wait` seconds for a holder that is alive, then raise LeaseHeld; finding out whether a holder is dead may
+    take longer. If a wait is necessary, call `on_wait` once with the current lease.
     """
     clock = clock or Clock()
     until = clock.now() + wait

@@ -12,7 +12,7 @@ CELL_STATES_WITH_TABLE = ("cached", "committed", "draft")
 
 
 def find_scores_cells(store: Store, states: CellStates, metric: str) -> Iterator[str]:
-    """Yield the paths of a metric's scores cells. Only one cell per folder is opened, since a folder has one metric."""
+    """Yield the paths of a metric's scores cells; open one cell per folder, because a folder belongs to one metric."""
     metric_of: dict[str, str] = {}
     for path, state in states.items():
         if not path.startswith("scores/") or state not in CELL_STATES_WITH_TABLE:

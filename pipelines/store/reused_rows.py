@@ -19,13 +19,13 @@ from plumbline.pipelines.store.store import Store, StoredCell, StoreError, get_d
 NOT_TRIED_ERROR = RowError(
     "not_computed", "retry_failed=true skipped this row, which was never tried; run without it", retryable=True
 )
-"""Error of rows whose cells are skipped by a sweep with retry_failed."""
+"""Error for rows whose cells are skipped by a sweep with retry_failed."""
 MAX_EARLIER_CELLS = 32
 """Maximum number of earlier cells to read for each cell to compute."""
 
 
 class EarlierCells:
-    """Drafts, and cells of the same recipes that were computed from earlier versions of prompts or images."""
+    """Index of drafts and earlier cells from which planned cells may reuse rows."""
 
     def __init__(self, stored: Mapping[str, float]) -> None:
         """Index the stored paths that are not in the plan; `stored` maps them to modification times."""
@@ -36,7 +36,7 @@ class EarlierCells:
                 self.by_group[group].append(path)
 
     def find_similar_cells(self, path: str, *, renew: bool) -> tuple[str, ...]:
-        """Return the path of a cell's draft, if any, and the paths of the newest cells most similar to the cell.
+        """Return the path of a cell's draft, if any, and the paths of the most similar earlier cells, newest first.
 
         Similar cells are returned even if there is a draft, because the draft may contain few rows. If the cell is to
         be renewed, its own path comes first, because some rows of the existing cell may still be valid. The result is
@@ -73,10 +73,10 @@ def _get_stage_class(path: str) -> type[Stage]:
     return STAGES[path.partition("/")[0]]
 
 
-def read_earlier(cell: Cell, limits: ImageLimits, read: Callable[[str], StoredCell]) -> list[pa.Table]:
+def read_earlier_tables(cell: Cell, limits: ImageLimits, read: Callable[[str], StoredCell]) -> list[pa.Table]:
     """Return the tables of the earlier cells that a cell may reuse, newest first.
 
-    Cells that are damaged, have another recipe, or have images that `limits` might refuse are skipped.
+    Cells are skipped if they are damaged, have a different recipe, or may contain images that exceed `limits`.
     """
     stage = STAGES[cell.stage]
     tables = []
@@ -85,7 +85,7 @@ def read_earlier(cell: Cell, limits: ImageLimits, read: Callable[[str], StoredCe
             stored = read(path)
         except StoreError:
             continue
-        admitted = stage.row_kind == "prompts" or limits.accept_all_of(stored.provenance.get("limits") or {})
+        admitted = stage.row_kind == "prompts" or limits.accepts_all_of(stored.provenance.get("limits") or {})
         if stored.provenance.get("recipe") == cell.recipe and admitted:
             tables.append(stored.table)
     return tables
@@ -106,13 +106,15 @@ class RetryCounts(NamedTuple):
     succeeded: int
 
 
-def find_failed(cells: Iterable[PlannedCell], stored: Set[str], store: Store, benchmark: str) -> dict[PlannedCell, str]:
+def find_cells_to_retry(
+    cells: Iterable[PlannedCell], stored: Set[str], store: Store, benchmark: str
+) -> dict[PlannedCell, str]:
     """Return the cells to retry: cells saved as drafts, and cells with failed rows in the benchmark's newest run.
 
     The result maps each cell to the path of the cell whose draft contains the failed rows. This is a different cell if
     the images have been repaired since. `stored` contains the stored paths that are not in the plan.
     """
-    failed = _find_failed_shards(store, benchmark)
+    failed = _find_failed_cells(store, benchmark)
     paths = {
         cell: path if get_draft_path(path := cell.path) in stored else failed.get(_strip_input_digest(path))
         for cell in cells
@@ -120,7 +122,7 @@ def find_failed(cells: Iterable[PlannedCell], stored: Set[str], store: Store, be
     return {cell: path for cell, path in paths.items() if path is not None}
 
 
-def _find_failed_shards(store: Store, benchmark: str) -> dict[str, str]:
+def _find_failed_cells(store: Store, benchmark: str) -> dict[str, str]:
     """Return the paths of the failed and draft cells of the benchmark's newest readable run, by recipe and shard."""
     for run_id in reversed(list_run_ids(store)):
         try:
@@ -148,8 +150,8 @@ def select_failed_and_dependents(
     return again
 
 
-def count_failed(failed: Mapping[PlannedCell, str], store: Store) -> dict[str, FailedRows]:
-    """Return the number of failed rows by cell path, as counted in the drafts; all rows if a draft cannot be read."""
+def count_failed_rows(failed: Mapping[PlannedCell, str], store: Store) -> dict[str, FailedRows]:
+    """Count the failed rows of each cell's draft, by cell path; if it cannot be read, count all rows of the cell."""
 
     def count(cell: PlannedCell) -> FailedRows:
         try:
@@ -162,7 +164,7 @@ def count_failed(failed: Mapping[PlannedCell, str], store: Store) -> dict[str, F
         return dict(zip((cell.path for cell in failed), pool.map(count, failed), strict=True))
 
 
-def count_retried(failed: Mapping[str, FailedRows], outcomes: Mapping[str, Outcome]) -> RetryCounts:
+def count_retried_rows(failed: Mapping[str, FailedRows], outcomes: Mapping[str, Outcome]) -> RetryCounts:
     """Count the rows that were retried, and the retried rows that now have a result."""
     succeeded = 0
     for path, before in failed.items():

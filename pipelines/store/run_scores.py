@@ -25,18 +25,18 @@ def list_score_parts(store: Store, run_id: str) -> list[str]:
 def read_run_scores(store: Store, run_id: str, each: OrderedMap = map_sequentially) -> RunScores:
     """Return a run's scores, which are loaded on demand, at most one metric and generator at a time."""
     parts = [partial(store.read_file, path, encoded=DICTIONARY_COLUMNS) for path in list_score_parts(store, run_id)]
-    return RunScores(parts, each).with_texts(read_prompt_texts(store, run_id))
+    return RunScores(parts, each).with_texts(read_text_hashes(store, run_id))
 
 
-def write_prompt_texts(store: Store, run_id: str, prompts: pa.Table) -> None:
-    """Write hashes of the texts of a run's prompts (schema PROMPTS), so that a later run can detect edited prompts."""
+def write_text_hashes(store: Store, run_id: str, prompts: pa.Table) -> None:
+    """Write hashes of the texts of a run's prompts (schema PROMPTS) so that a later run can detect edited prompts."""
     texts = pa.array(hash_ids(prompts.column("text").fill_null("").to_pylist()))
     table = pa.table([prompts.column("prompt_id"), texts], schema=TEXTS_SCHEMA)
     store.write_table(_make_texts_path(run_id), table)
 
 
-def read_prompt_texts(store: Store, run_id: str) -> PromptTexts | None:
-    """Return the hashes of a run's prompt texts, or None if the run has no table of them."""
+def read_text_hashes(store: Store, run_id: str) -> PromptTexts | None:
+    """Return the hashes of a run's prompt texts, or None if the run did not record them."""
     path = _make_texts_path(run_id)
     if not store.exists(path):
         return None

@@ -31,7 +31,7 @@ LATEST_REPORT_FILE = "latest/report.html"
 
 
 class RunCounts(TypedDict, total=False):
-    """Numbers of a run's cells and rows, and the fraction of rows with a score."""
+    """Numbers of cells and rows in a run, and the fraction of rows with a score."""
 
     cells_cached: int
     cells_computed: int
@@ -110,7 +110,7 @@ _MANIFEST_ADAPTER = TypeAdapter(Manifest)
 
 
 class Run(NamedTuple):
-    """A run of a store, whose manifest may be damaged."""
+    """A run in a store; its manifest may be damaged."""
 
     run_id: str
     manifest: Mapping[str, Any] | None
@@ -145,7 +145,10 @@ def name_by_date(store: Store, began: datetime) -> str:
 
 
 class RunPosition(NamedTuple):
-    """Position of a run in the order of a store's runs, encoded in the name of an empty file without using a clock."""
+    """Position of a run in the order of a store's runs.
+
+    It is recorded in the name of an empty file, so no clock is needed.
+    """
 
     number: int
     """Number that increases with every run that is written or made the newest."""
@@ -197,7 +200,7 @@ def remove_from_order(store: Store, run_id: str) -> None:
 def commit_run(
     store: Store, run_id: str, manifest: Mapping[str, Any], assert_lease: Callable[[], None] = lambda: None
 ) -> None:
-    """Write a run's manifest, which makes the run exist; only `make_newest` makes it the newest run.
+    """Commit a run by writing its manifest; it becomes the newest run only through `make_run_newest`.
 
     `assert_lease` raises LeaseLost if the run may no longer be published.
     """
@@ -205,15 +208,15 @@ def commit_run(
         store.write_json(_make_manifest_path(run_id), manifest)
 
 
-def make_newest(store: Store, run_id: str, assert_lease: Callable[[], None] = lambda: None) -> None:
+def make_run_newest(store: Store, run_id: str, assert_lease: Callable[[], None] = lambda: None) -> None:
     """Make a run the newest and publish its report at the fixed address; do nothing if this was already done."""
     last = max((position for position in _list_positions(store) if position.made_newest), default=None)
     if last is None or last.run_id != run_id:
         with _append_to_order(store, run_id, made_newest=True, assert_lease=assert_lease):
             pass
-        publish_newest(store)
+        publish_newest_run(store)
     elif (store.read_text(LATEST_FILE) or "").strip() != run_id or not store.has_page(LATEST_REPORT_FILE):
-        publish_newest(store)
+        publish_newest_run(store)
 
 
 def has_report(store: Store, run_id: str) -> bool:
@@ -228,10 +231,10 @@ def may_become_newest(store: Store, run_id: str) -> bool:
     return any(position.run_id == run_id and position.number > last_newest for position in positions)
 
 
-def publish_newest(store: Store) -> None:
+def publish_newest_run(store: Store) -> None:
     """Write the newest run's id and report to their fixed addresses.
 
-    Writing is repeated until the newest run stays the same, because another run may become the newest meanwhile.
+    Another run may become the newest meanwhile, so the files are written again until the newest run stays the same.
     """
     published = None
     while (newest := find_newest_run(store)) not in (None, published):
@@ -266,7 +269,7 @@ def _sort_folders(store: Store, positions: Sequence[RunPosition]) -> list[str]:
     return sorted(store.list_folders("runs"), key=make_sort_key)
 
 
-def read_newest_first(store: Store) -> Iterator[Run]:
+def read_runs_newest_first(store: Store) -> Iterator[Run]:
     """Yield all runs, newest first; each run is read only when it is reached."""
     positions = _list_positions(store)
     newest = _find_newest_run(store, positions)
@@ -277,7 +280,7 @@ def read_newest_first(store: Store) -> Iterator[Run]:
 
 def read_newest_runs(store: Store, benchmark: str) -> Iterator[Run]:
     """Yield a benchmark's runs among the newest MAX_RUNS_SEARCHED runs of the store, newest first."""
-    for run in islice(read_newest_first(store), MAX_RUNS_SEARCHED):
+    for run in islice(read_runs_newest_first(store), MAX_RUNS_SEARCHED):
         if run.manifest is not None and run.manifest.get("benchmark") == benchmark:
             yield run
 

@@ -60,7 +60,7 @@ class StoreError(PlumblineError):
     """Raised if a file of the store is damaged, missing or unreachable."""
 
 
-class BrokenCell(StoreError):
+class BrokenCellError(StoreError):
     """Raised if a cell must be recomputed: it is damaged, or was computed from a cell that has changed since."""
 
     def __init__(self, path: str, message: str) -> None:
@@ -68,7 +68,7 @@ class BrokenCell(StoreError):
         self.path = path
 
 
-class GoneCell(BrokenCell):
+class MissingCellError(BrokenCellError):
     """Raised if a cell does not exist: it was deleted, or a run that refers to it was copied from another store."""
 
 
@@ -126,14 +126,14 @@ class Store:
     def check(self) -> None:
         """Mark the folder as a store; raise ConfigError if it is unreachable or does not support create-only writes."""
         with convert_read_errors(self.place, "store"):
-            (self.place / STORE_FILE).create_mark(b'{"plumbline_store": 1}\n')
+            (self.place / STORE_FILE).create_marker(b'{"plumbline_store": 1}\n')
 
     def list_files(self, folder: str) -> dict[str, float]:
         """Return the paths of a folder's files with their modification times."""
         return {path: entry.modified for path, entry in self._iterate_below(folder)}
 
     def list_first_page(self, folder: str) -> FolderPage:
-        """Return the first files of a folder, as many as a single request can list."""
+        """Return as many of a folder's first files as a single request can list."""
         below = self._iterate_below(folder)
         written = {path: entry.modified for path, entry in islice(below, FILES_PER_PAGE)}
         return FolderPage(written, next(below, None) is None)
@@ -171,7 +171,8 @@ class Store:
         """Commit a cell with one create-only PUT: the first writer wins, and later writers change nothing.
 
         A cell with a retryable error is saved as a draft instead: this run reads the draft, and the next run computes
-        the missing rows. A cell to renew replaces the existing file. Raises WriteError if the cell cannot be written.
+        the missing rows. A cell that is being renewed replaces the existing file. Raises WriteError if the cell
+        cannot be written.
         """
         state: State = "draft" if count_errors(table, retryable_only=True) else "committed"
         if state == "draft":
@@ -192,17 +193,17 @@ class Store:
     def read(
         self, path: str, *, key: str | None = None, draft: bool = False, columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """Return a cell's table after checking its digest; raise BrokenCell if it is damaged or has another key."""
+        """Return a cell's table after checking it; raise BrokenCellError if it is damaged or has another key."""
         cell = self.read_cell(get_draft_path(path) if draft else path, columns)
         if key is not None and cell.provenance["key"] != key:
-            raise BrokenCell(path, f"{self.place / path}: the cell has a different key; run again")
+            raise BrokenCellError(path, f"{self.place / path}: the cell has a different key; run again")
         return cell.table
 
     def read_cell(self, path: str, columns: Sequence[str] | None = None) -> StoredCell:
         """Read a cell or draft.
 
-        Raises BrokenCell if the file is damaged or contains another cell, GoneCell if it does not exist, and StoreError
-        if the store is unreachable.
+        Raises BrokenCellError if the file is damaged or contains another cell, MissingCellError if it does not exist,
+        and StoreError if the store is unreachable.
         """
         cell = path.removesuffix(DRAFT_SUFFIX) + ".parquet" if path.endswith(DRAFT_SUFFIX) else path
         try:
@@ -210,14 +211,16 @@ class Store:
             # a cell's file name ends with the first digits of its key
             digits = path.rpartition("/")[2].removesuffix(".parquet").removesuffix(".draft").rpartition("-")[2]
             if not str(stored.provenance.get("key", "")).startswith(digits):
-                raise DamagedError("the file contains another cell")
+                raise DamagedError("the file contains a different cell")
             return stored
         except StoreError as error:
             if isinstance(error.__cause__, FileNotFoundError):
-                raise GoneCell(cell, str(error)) from error
+                raise MissingCellError(cell, str(error)) from error
             raise
         except DamagedError as error:
-            raise BrokenCell(cell, f"{self.place / path}: the cell is damaged ({error}); {VERIFY_REMEDY}") from error
+            raise BrokenCellError(
+                cell, f"{self.place / path}: the cell is damaged ({error}); {VERIFY_REMEDY}"
+            ) from error
 
     def read_table(self, path: str, columns: Sequence[str] | None = None) -> pa.Table:
         """Read a run's table from a file or folder; raise StoreError naming any file that is damaged or unreachable."""
@@ -312,7 +315,7 @@ class Store:
         return {}
 
     def create_json(self, path: str, content: Mapping[str, Any]) -> bool:
-        """Write a JSON file create-only; return False if the file already existed."""
+        """Create a JSON file; return False, without writing, if it already exists."""
         return (self.place / path).create(encode_json(content).encode())
 
     def write_text(self, path: str, text: str) -> None:
@@ -454,7 +457,7 @@ def decode_cell(data: bytes, columns: Sequence[str] | None = None) -> StoredCell
 
 
 def _get_table_name(path: str) -> str:
-    """Return a table's name, or the key of a part of the scores; both are the same in every run."""
+    """Return a table's name or, for a part of the scores, the part's key; neither depends on the run."""
     name = path.rpartition("/")[2].removesuffix(".parquet").rpartition("-")[2]
     return "" if name.isdigit() else name
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from plumbline.pipelines.store.runs import find_newest_run, find_run, make_newest
+from plumbline.pipelines.store.runs import find_newest_run, find_run, make_run_newest
 from plumbline.pipelines.store.store import Store
 
 SUITES_FOLDER = "suites"
@@ -33,7 +33,7 @@ def read_newest_suites(store: Store) -> Iterator[Suite]:
 
 
 def find_suite(store: Store, suite_id: str) -> Suite | None:
-    """Return the suite with an id, or None if its suite.json (which is written last) is missing or damaged."""
+    """Return the suite with this id, or None if its suite.json (which is written last) is missing or damaged."""
     content = store.read_json(f"{SUITES_FOLDER}/{suite_id}/suite.json") or {}
     runs, code = content.get("runs"), content.get("exit_code")
     if not isinstance(runs, dict) or not isinstance(code, int):
@@ -42,9 +42,9 @@ def find_suite(store: Store, suite_id: str) -> Suite | None:
 
 
 def find_named_run(store: Store, name: str, benchmark: str, key: str) -> str | None:
-    """Return the id of the run with this name; the name of a suite means the suite's run of the benchmark.
+    """Return the id of the run with this name or, if the name is a suite's id, of the suite's run of the benchmark.
 
-    Returns None if the suite has no run of the benchmark; raises ConfigError if the run does not exist.
+    Return None if the suite has no run of the benchmark; raise ConfigError if the run does not exist.
     """
     suite = find_suite(store, name)
     named = name if suite is None else suite.runs.get(benchmark)
@@ -60,4 +60,4 @@ def find_newest_suite_with(store: Store, runs: Mapping[str, str]) -> Suite | Non
 def make_suite_newest(store: Store, runs: Mapping[str, str], assert_lease: Callable[[], None] = lambda: None) -> None:
     """Make the last run of a suite the newest run, unless one of the suite's runs already is."""
     if find_newest_run(store) not in runs.values():
-        make_newest(store, [*runs.values()][-1], assert_lease)
+        make_run_newest(store, [*runs.values()][-1], assert_lease)

@@ -30,14 +30,14 @@ from plumbline.pipelines.sweeps.results import FinishedSweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 
 
-def run_adaptive(
+def run_adaptive_sweep(
     planned: PlannedSweep,
     display: Callable[[], AbstractContextManager[Watch]],
     on_round: Callable[[SweepProgress], None],
 ) -> tuple[FinishedSweep, PlannedSweep]:
     """Compute rounds until every pair is decided, then write the run; `on_round` is called with each round's decisions.
 
-    Returns the run, and the sweep of the prompts that were needed. Raises ConfigError if a score is outside
+    Returns the run, and the sweep limited to the prompts that were needed. Raises ConfigError if a score is outside
     `adaptive.range`.
     """
     rounds = planned.rounds
@@ -46,7 +46,9 @@ def run_adaptive(
     for round in range(len(rounds.ends)):
         # plan again on the current store, leaving out the cells that this run has tried
         deletions = count_deletions(now.store)  # read before the cells are listed
-        now = replace(now, sources=rounds.select_up_to(round, last_rounds), deletions=deletions, outcomes=outcomes)
+        now = replace(
+            now, sources=rounds.select_rounds_up_to(round, last_rounds), deletions=deletions, outcomes=outcomes
+        )
         plan = now.plan_again()
         if outcomes:
             plan = replace_missing_cells(
@@ -57,14 +59,14 @@ def run_adaptive(
         if seen.is_done:
             break
         if any(map(compares_actively, now.config.metrics.values())):
-            decided = set(rounds.sources.pair_counts) - _list_undecided(seen)
+            decided = set(rounds.sources.pair_counts) - _list_undecided_pairs(seen)
             last_rounds = dict.fromkeys(decided, round) | last_rounds
     now = replace(now, plan=replace_missing_cells(now.plan, frozenset(), now.sources), seen=seen, outcomes=outcomes)
     with display() as watch:
         return run_sweep(now, watch), now
 
 
-def _list_undecided(seen: SweepProgress) -> set[tuple[str, str]]:
+def _list_undecided_pairs(seen: SweepProgress) -> set[tuple[str, str]]:
     rows = (row for row in seen.decisions.to_pylist() if row["verdict"] == "undecided")
     return {(min(both), max(both)) for row in rows for both in [(row["generator_a"], row["generator_b"])]}
 
@@ -74,8 +76,8 @@ def _compute_round(
 ) -> tuple[PlannedSweep, dict[str, Outcome], SweepProgress]:
     """Compute a round's missing cells; return the sweep, the outcomes by path, and the decisions after the round.
 
-    If no cell is missing or damaged, the sweep is not registered in the store. Raises StoreError if cells are damaged
-    again and again.
+    If no cell is missing or damaged, the sweep is not registered in the store. Raise StoreError if cells are still
+    damaged after several attempts to recompute them.
     """
     rounds, options = planned.rounds, planned.config.adaptive
     assert rounds is not None and options is not None
@@ -100,5 +102,5 @@ def _compute_round(
         done, outcomes, result = compute_and_repair(working, combine_displays(totals.add, watch), decide)
     done, outcomes = add_earlier_rounds(add_node_times(done, totals), outcomes)
     if result is None:
-        raise StoreError("cells of this round are damaged again and again; check the disk, and run again")
+        raise StoreError("cells in this round keep getting damaged; check the disk, and run again")
     return done, outcomes, result

@@ -15,13 +15,19 @@ from plumbline.operators.stages.table import STAGES
 from plumbline.pipelines.maintenance.running_sweeps import describe_progress, send_heartbeats, wait_for_deletions
 from plumbline.pipelines.plans.costs import try_services
 from plumbline.pipelines.plans.plan import PAIR_STAGES, Plan, replace_missing_cells
-from plumbline.pipelines.running.events import NodeProgress, ProgressTotals, Watch, combine_displays, expect_cells
+from plumbline.pipelines.running.events import (
+    NodeProgress,
+    ProgressTotals,
+    Watch,
+    combine_displays,
+    list_expected_cells,
+)
 from plumbline.pipelines.running.executor import Executor
 from plumbline.pipelines.running.stages import StageContext
 from plumbline.pipelines.running.workload import Workload
 from plumbline.pipelines.sources.uris import open_benchmark_uris
 from plumbline.pipelines.store.cells import Outcome, PlannedCell, Shard, is_draft
-from plumbline.pipelines.store.store import BrokenCell, Store
+from plumbline.pipelines.store.store import BrokenCellError, Store
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 
 T = TypeVar("T")
@@ -47,7 +53,7 @@ def register_sweep(planned: PlannedSweep, watch: Watch, **content: Any) -> Itera
 def register_sweeps(
     sweeps: Sequence[PlannedSweep], watch: Watch, **content: Any
 ) -> Iterator[tuple[Sequence[PlannedSweep], Watch]]:
-    """Publish the sweeps in the store within the context: their cells for jobs.gc, their progress for jobs.status.
+    """Register the sweeps while the context lasts, so that jobs.gc keeps their cells and jobs.status shows them.
 
     Yields the sweeps, planned again if cells may have been deleted in the meantime, and a function that passes events
     to the store and to `watch`. An error in `watch` does not end the run.
@@ -56,7 +62,7 @@ def register_sweeps(
     recipes = [recipe for sweep in sweeps for recipe in chain.from_iterable(kind.recipes for kind in sweep.plan.kinds)]
     uses = sorted({recipe.folder for recipe in recipes})
     content |= {"benchmark": ", ".join(sweep.config.benchmark.name for sweep in sweeps), "uses": uses}
-    planned_events, totals = ProgressTotals(expect_cells(nodes)), ProgressTotals()
+    planned_events, totals = ProgressTotals(list_expected_cells(nodes)), ProgressTotals()
 
     def make_progress() -> dict[str, Any]:
         return describe_progress(nodes, totals.nodes or planned_events.nodes)
@@ -72,7 +78,7 @@ def register_sweeps(
 
 
 class Inspection(NamedTuple, Generic[T]):
-    """A result that was computed from a sweep's cells, or the cells that prevent it because they cannot be used."""
+    """A result that was computed from a sweep's cells or, if there is none, the cells that could not be used."""
 
     result: T
     broken: Set[str] = frozenset()
@@ -93,7 +99,7 @@ class CellTables:
         return [cell.path for cell in cells if cell.path not in self._failed and cell not in self.plan.untried]
 
     def read(self, path: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return a cell's rows; raise BrokenCell if it is damaged."""
+        """Return a cell's rows; raise BrokenCellError if it is damaged."""
         return self.store.read(path, draft=is_draft(path, self.outcomes), columns=columns)
 
     def read_pairs(self, metric: str) -> Iterator[pa.Table]:
@@ -115,7 +121,7 @@ def inspect_cells(
         return Inspection(None, broken)
     try:
         return Inspection(read(CellTables(planned.plan, planned.store, outcomes)))
-    except BrokenCell as error:
+    except BrokenCellError as error:
         return Inspection(None, {error.path})
 
 
@@ -124,15 +130,17 @@ def compute_and_repair(
     watch: Watch,
     inspect: Callable[[PlannedSweep, Mapping[str, Outcome]], Inspection[T]],
 ) -> tuple[PlannedSweep, dict[str, Outcome], T]:
-    """Compute the missing cells, and recompute the cells that `inspect` finds damaged or based on replaced cells.
+    """Compute the missing cells, and recompute cells that `inspect` finds to be damaged or outdated.
 
-    Returns the sweep (its plan now counts every cell that had to be computed as missing), the outcomes of these cells,
-    and the result of the last call of `inspect`.
+    A cell is outdated if it was computed from a cell that has been replaced since then.
+
+    Return the sweep (its plan now counts every cell that had to be computed as missing), the outcomes of these cells,
+    and the result of the last call to `inspect`.
     """
     now, renewed = planned, planned.plan.renewed
     outcomes: dict[str, Outcome] = {}
     for _ in range(MAX_ROUNDS):
-        outcomes |= compute_missing(now, watch)
+        outcomes |= compute_missing_cells(now, watch)
         inspection = inspect(now, outcomes)
         if not inspection.broken:
             break
@@ -145,12 +153,12 @@ def compute_and_repair(
     return replace(planned, plan=plan), outcomes, inspection.result
 
 
-def compute_missing(planned: PlannedSweep, watch: Watch) -> dict[str, Outcome]:
+def compute_missing_cells(planned: PlannedSweep, watch: Watch) -> dict[str, Outcome]:
     return compute_workload(make_workload([planned]), planned.executor, watch)
 
 
 def compute_workload(workload: Workload, executor: Executor, watch: Watch) -> dict[str, Outcome]:
-    """Compute the missing cells of one or more sweeps, and return the outcomes by path of the cell.
+    """Compute the missing cells of one or more sweeps, and return their outcomes by path.
 
     If no cell is missing, no executor module is imported.
     """
@@ -158,7 +166,7 @@ def compute_workload(workload: Workload, executor: Executor, watch: Watch) -> di
     if not nodes:
         return {}
     try_services(item.node for item in nodes)
-    for event in expect_cells(nodes):
+    for event in list_expected_cells(nodes):
         watch(event)
     return executor.compute(workload, watch)
 
@@ -186,7 +194,7 @@ def make_stage_context(planned: PlannedSweep) -> StageContext:
 
 
 def add_earlier_rounds(planned: PlannedSweep, outcomes: dict[str, Outcome]) -> tuple[PlannedSweep, dict[str, Outcome]]:
-    """Return the sweep and the outcomes, extended by the cells that earlier rounds computed."""
+    """Add the cells that were computed in earlier rounds to the sweep and to the outcomes, and return both."""
     if not planned.outcomes:
         return planned, outcomes
     before = {cell for cell in planned.plan.cells if cell.path in planned.outcomes}

@@ -15,7 +15,7 @@ from plumbline.pipelines.store.store import Store
 
 
 class SelectionSize(NamedTuple):
-    """Number of pairs that one value of the option `pairs` selects, including pairs that were compared before."""
+    """Number of pairs that one value of the `pairs` option selects, including pairs that were compared before."""
 
     pairs: str
     """Value of the metric's option `pairs`, with the options that belong to it."""
@@ -26,7 +26,7 @@ class SelectionSize(NamedTuple):
 
 
 def measure_selections(counts: Mapping[GeneratorPair, int], selection: PairSelection) -> list[SelectionSize]:
-    """Return the size of every kind of selection; `counts` is the number of image pairs of any two generators.
+    """Return the size of every kind of selection; `counts` maps each pair of generators to its number of image pairs.
 
     Without a configured baseline, the first generator is used. The size of `neighbours` is an estimate, because the
     ranking is not read.
@@ -59,10 +59,10 @@ def add_pairs(
     if len(generators) < 2:
         found = f"one, {generators[0]!r}" if generators else "none"
         raise ConfigError(
-            f"metrics.{name}: it compares the images of two generators, but the benchmark has {found}; add another, or "
+            f"metrics.{name}: it compares images from two generators, but the benchmark has {found}; add another, or "
             "use a metric that scores single images"
         )
-    compared = _choose_generators(f"metrics.{name}", selection, generators, benchmark, store)
+    compared = _choose_generator_pairs(f"metrics.{name}", selection, generators, benchmark, store)
     index = index_pairs(sources.image_shards, cache)
     pairs = index.make_shards(compared)
     if not pairs:
@@ -73,7 +73,7 @@ def add_pairs(
     return sources._replace(pairs=pairs, pair_counts=index.count_pairs())
 
 
-def _choose_generators(
+def _choose_generator_pairs(
     key: str, selection: PairSelection, generators: Sequence[str], benchmark: str, store: Store
 ) -> list[GeneratorPair]:
     everything = list(combinations(generators, 2))
@@ -86,7 +86,7 @@ def _choose_generators(
     unranked = [generator for generator in generators if generator not in ranking]
     if unranked:
         raise ConfigError(
-            f"{key}.ranked_by: the newest run with {selection.ranked_by} has no mean of {unranked[0]!r}; run a sweep "
+            f"{key}.ranked_by: the newest run with {selection.ranked_by} has no mean for {unranked[0]!r}; run a sweep "
             f"of {selection.ranked_by} over all generators first"
         )
     place = {generator: number for number, generator in enumerate(one for one in ranking if one in generators)}

@@ -29,11 +29,11 @@ from plumbline.operators.results.summary import ScoreSums, Skills, Tally, tally_
 from plumbline.operators.stages.scores import digest_score_inputs
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.pipelines.base.tables import Rejection
-from plumbline.pipelines.sources.shards import BrokenFile, read_extra_columns, read_own_files, read_shard
+from plumbline.pipelines.sources.shards import BrokenFile, read_extra_columns, read_image_addresses, read_shard
 from plumbline.pipelines.store.cells import Outcome, PlannedCell, Shard, is_draft
 from plumbline.pipelines.store.reused_rows import NOT_TRIED_ERROR
 from plumbline.pipelines.store.runs import N_READERS, list_run_ids
-from plumbline.pipelines.store.store import BrokenCell, GoneCell, Store, StoreError
+from plumbline.pipelines.store.store import BrokenCellError, MissingCellError, Store, StoreError
 
 MAX_SEARCHED_RUNS = 16
 """Maximum number of recent runs that are searched for parts."""
@@ -75,10 +75,10 @@ class QuestionCells(NamedTuple):
 class InputDigests(NamedTuple):
     """Digests of the current questions about each prompt, and of their entailment by the prompt.
 
-    A score that was computed from inputs with another digest is outdated.
+    A score is outdated if it was computed from inputs with a different digest.
 
-    The digests are in two parallel arrays of hashes. Prompts whose questions are not in the store any more, for example
-    after pruning, are left out.
+    The prompts and their digests are two parallel arrays of hashes. Prompts are left out if their questions are no
+    longer in the store, for example after pruning.
     """
 
     prompts: NDArray[np.uint64]
@@ -108,7 +108,7 @@ class SharedInputs(NamedTuple):
     counted_metric: str
     """Metric in whose rows image settings are counted; one is enough, because all metrics score the same images."""
     digests: Mapping[tuple[str, str], InputDigests]
-    """Digests of the questions and entailment behind the scores, by the paths of QuestionCells."""
+    """Digests of the questions and entailment behind the scores, by `QuestionCells.paths`."""
 
     def counts_settings(self, metric: str | None) -> bool:
         return bool(self.settings) and metric == self.counted_metric
@@ -144,7 +144,7 @@ class _RowLocation(NamedTuple):
 
 
 class MissingRows(NamedTuple):
-    """Rows that should exist for a metric and generator, but are in no cell."""
+    """Rows that should exist for a metric and generator, but are not in any cell."""
 
     metric: str
     generator: str
@@ -177,7 +177,7 @@ def read_input_digests(
             try:
                 table = store.read(cell.path, key=cell.key, draft=is_draft(cell.path, outcomes))
             except StoreError as error:
-                if isinstance(error, BrokenCell) and not isinstance(error, GoneCell):
+                if isinstance(error, BrokenCellError) and not isinstance(error, MissingCellError):
                     broken.add(error.path)
         tables.append(table)
     questions, entailment = tables
@@ -186,18 +186,18 @@ def read_input_digests(
     return InputDigests(hash_ids(list(digests)), hash_ids(list(digests.values()))), frozenset(broken)
 
 
-def gather_parts(shared: SharedInputs, task: PartsTask) -> list[CountedPart]:
-    """Write parts to the run's folder: copy parts that an earlier run has, and make other parts from their cells."""
+def write_parts(shared: SharedInputs, task: PartsTask) -> list[CountedPart]:
+    """Write parts to the run's folder: copy those that an earlier run has, and build the others from their cells."""
     adopted = {part.path: _copy_earlier_part(shared, part) for part in task.parts if part.earlier is not None}
     left = [part for part in task.parts if adopted.get(part.path) is None]
     made = dict(zip((part.path for part in left), PartWriter(shared, task).write(left), strict=True))
     for part in left:
-        _repair_earlier(shared.store, part)
+        _repair_earlier_part(shared.store, part)
     return [adopted.get(part.path) or made[part.path] for part in task.parts]
 
 
-def _repair_earlier(store: Store, part: ScoresPart) -> None:
-    """If the part in the earlier run is damaged, replace all damaged copies of it by the newly written part.
+def _repair_earlier_part(store: Store, part: ScoresPart) -> None:
+    """If the part in the earlier run is damaged, replace all damaged copies of it with the newly written part.
 
     This is necessary because the next nightly run is compared with an earlier run, and because runs share a part's
     bytes through hard links.
@@ -221,7 +221,7 @@ def _copy_earlier_part(shared: SharedInputs, part: ScoresPart) -> CountedPart | 
     tally = Tally(shared.skills)
     tally.merge_table(sums)
     shards = [(cell.shard, cell.shard.rows) for cell in part.cells]
-    return _count_part(shared, part.path, table, shards, tally, part.metric)
+    return _write_errors_and_count(shared, part.path, table, shards, tally, part.metric)
 
 
 class CellRows(NamedTuple):
@@ -253,7 +253,7 @@ class PartWriter:
                 sound = all(cell.sound for cell in cells)
                 self.store.write_table(part.path, table, tally.to_table() if sound else None)
             shards = [(cell.shard, len(cell.table)) for cell in cells]
-            counted = _count_part(self.shared, part.path, table, shards, tally, part.metric)
+            counted = _write_errors_and_count(self.shared, part.path, table, shards, tally, part.metric)
             lost = {cell.shard: cell.lost for cell in cells if cell.lost is not None}
             yield counted._replace(lost=lost, broken=broken)
 
@@ -288,7 +288,7 @@ class PartWriter:
             _check_inputs(cell, scores, current)
             table = append_columns(scores.select(schemas.SCORES.names), self._read_extra(cell.shard), self.shared.extra)
         except (OSError, PlumblineError) as error:
-            if isinstance(error, BrokenCell):
+            if isinstance(error, BrokenCellError):
                 self.broken.add(error.path)
             return self._make_null_rows(metric, cell.shard, RowError("cell_unreadable", str(error), retryable=True))
         return CellRows(cell.shard, table, sound=not draft and len(table) == cell.shard.rows)
@@ -306,7 +306,7 @@ class PartWriter:
             ids: dict[str, Any] = read_image_row(record, shard.group)._asdict()
             if record.get("image_id") is None:
                 ids["image_id"] = None  # ids derived from the image's content are unknown without the image
-            nulls.append({**ids, "metric": metric, "error": rows.error_value(error)})
+            nulls.append({**ids, "metric": metric, "error": rows.error_to_dict(error)})
         return CellRows(shard, append_columns(rows.table(nulls, schemas.SCORES), further, extra))
 
     def _read_extra_columns(self, shard: Shard) -> pa.Table:
@@ -336,10 +336,10 @@ def write_missing_part(shared: SharedInputs, part: tuple[str, Sequence[MissingRo
     table = append_columns(pa.concat_tables(tables), shared.extra.empty_table(), shared.extra)
     shared.store.write_table(path, table)
     (tally,) = tally_tables([table], shared.skills)
-    return _count_part(shared, path, table, [], tally, locations=locations)
+    return _write_errors_and_count(shared, path, table, [], tally, locations=locations)
 
 
-def _count_part(
+def _write_errors_and_count(
     shared: SharedInputs,
     path: str,
     table: pa.Table,
@@ -369,22 +369,22 @@ def _count_part(
 
 
 def _check_inputs(cell: PlannedCell, scores: pa.Table, current: InputDigests) -> None:
-    """Raise BrokenCell if a score was computed from questions that have been rewritten since."""
+    """Raise BrokenCellError if a score was computed from questions that have been rewritten since."""
     if not len(current.prompts):
         return
     sound = scores.filter(scores.column("error").is_null())
     prompts, found = (hash_ids(sound.column(name).fill_null("").to_pylist()) for name in ("prompt_id", "basis"))
     indices = np.maximum(np.searchsorted(current.prompts, prompts, side="right") - 1, 0)
     if np.any((current.prompts[indices] == prompts) & (current.digests[indices] != found)):
-        raise BrokenCell(cell.path, f"{cell.path}: its questions have been rewritten since; run again")
+        raise BrokenCellError(cell.path, f"{cell.path}: its questions have been rewritten since; run again")
 
 
-def append_columns(scores: pa.Table, further: pa.Table, extra: pa.Schema) -> pa.Table:
-    """Return the scores with the extra columns of the same rows, or with nulls if `further` is empty."""
-    if len(extra) and len(further) not in (0, len(scores)):
-        raise StoreError(f"a scores cell has {len(scores)} rows, but its shard has {len(further)}; delete the cell")
+def append_columns(scores: pa.Table, source: pa.Table, extra: pa.Schema) -> pa.Table:
+    """Return the scores with the `extra` columns, copied row by row from `source`, or null if `source` is empty."""
+    if len(extra) and len(source) not in (0, len(scores)):
+        raise StoreError(f"a scores cell has {len(scores)} rows, but its shard has {len(source)}; delete the cell")
     for column in extra:
-        values = further.column(column.name) if len(further) else pa.nulls(len(scores), column.type)
+        values = source.column(column.name) if len(source) else pa.nulls(len(scores), column.type)
         scores = scores.append_column(column, values)
     return scores
 
@@ -412,6 +412,6 @@ def _locate_rows(table_rows: NDArray[np.intp], shards: Sequence[tuple[Shard, int
     for table_row, number in zip(table_rows, np.searchsorted(first_rows, table_rows, side="right") - 1, strict=True):
         shard, _ = shards[number]
         if last is not shard:
-            last, files = shard, read_own_files(shard)
+            last, files = shard, read_image_addresses(shard)
         row = int(table_row - first_rows[number])
         yield _RowLocation(files[row]) if row < len(files) else _RowLocation(shard.url, shard.get_row_in_file(row))

@@ -77,7 +77,7 @@ class PlannedSweep:
 
     @property
     def occupied_seconds(self) -> dict[str, float]:
-        """Seconds, by node, during which workers had a shard: computing it or waiting for decoded rows."""
+        """Seconds that workers spent on shards, by node: computing them or waiting for decoded rows."""
         return {node: times.worked + times.waited for node, times in self.times.items()}
 
     def plan_again(self, renew: Collection[str] = ()) -> Plan:
@@ -91,7 +91,7 @@ def plan_sweep(config: SweepConfig, *, wanted: tuple[str, ...] = ("scores",)) ->
     The cells of the `wanted` stages are computed, as well as the cells that they read. Raises ConfigError or ModelError
     with a one-line message that includes the remedy.
     """
-    return plan_inputs(list_inputs(config), wanted=wanted)
+    return plan_sweep_from_inputs(list_inputs(config), wanted=wanted)
 
 
 def list_inputs(config: SweepConfig) -> SweepInputs:
@@ -100,7 +100,7 @@ def list_inputs(config: SweepConfig) -> SweepInputs:
         raise ConfigError("image_model: this job generates no images; leave it out, and use jobs.generate")
     benchmark, storage = add_ingested_sources(config.benchmark, config.metrics, config.storage), config.storage
     for name, metric in config.metrics.items():
-        if why := find_missing_sources(metric, benchmark):
+        if why := explain_missing_sources(metric, benchmark):
             raise ConfigError(f"metrics.{name}: {why}")
     store = open_store(config)
     if benchmark.images and store.place.url == storage.locate(benchmark.images).url:
@@ -122,7 +122,7 @@ def list_inputs(config: SweepConfig) -> SweepInputs:
 
     check_image_inputs(make_nodes(config.metrics), config.models, config.clips)
     # keys and the manifest contain the defaults that metrics take from their models
-    metrics = {name: metric.with_model_defaults(find_profile) for name, metric in config.metrics.items()}
+    metrics = {name: metric.complete_options(find_profile) for name, metric in config.metrics.items()}
     config = replace(config, benchmark=benchmark, metrics=metrics, shard_rows=rows, shard_bytes=bytes)
     return SweepInputs(config, store, images, digest([images.digest, *texts]))
 
@@ -145,7 +145,7 @@ def _list_versions(benchmark: BenchmarkConfig, storage: StorageConfig, key: str)
     return files
 
 
-def plan_inputs(inputs: SweepInputs, *, wanted: tuple[str, ...] = ("scores",)) -> PlannedSweep:
+def plan_sweep_from_inputs(inputs: SweepInputs, *, wanted: tuple[str, ...] = ("scores",)) -> PlannedSweep:
     """Plan a sweep whose inputs have already been listed, like `plan_sweep`."""
     config, store = inputs.config, inputs.store
     cache = ImageFileCache(store, config.benchmark)
@@ -187,7 +187,7 @@ def plan_inputs(inputs: SweepInputs, *, wanted: tuple[str, ...] = ("scores",)) -
 
 
 def open_inputs(inputs: SweepInputs, cache: ImageFileCache) -> Sources:
-    """Open the sources of a sweep, except for image files that the store already knows."""
+    """Open the sources of a sweep; image files that are described in `cache` are not opened again."""
     config = inputs.config
     assert config.shard_rows is not None, "it was chosen when the inputs were listed"
     size = ShardSize(config.shard_rows, config.shard_bytes)
@@ -208,8 +208,8 @@ def add_ingested_sources(
     return replace(benchmark, columns=columns)
 
 
-def find_missing_sources(metric: Metric, benchmark: BenchmarkConfig) -> str:
-    """Return a remedy if a metric needs the source images of edits and the benchmark has none; otherwise ''."""
+def explain_missing_sources(metric: Metric, benchmark: BenchmarkConfig) -> str:
+    """Return what to do if a metric needs the source images of edits and the benchmark has none; otherwise ''."""
     if benchmark.columns.sources or not metric.needs_sources:
         return ""
     return (

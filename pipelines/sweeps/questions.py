@@ -13,7 +13,7 @@ from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.running.events import Watch
 from plumbline.pipelines.store.cells import Outcome, PlannedCell, is_draft
 from plumbline.pipelines.store.reused_rows import NOT_TRIED_ERROR
-from plumbline.pipelines.store.store import BrokenCell
+from plumbline.pipelines.store.store import BrokenCellError
 from plumbline.pipelines.sweeps.computing import Inspection, compute_and_repair, register_sweep, sum_usage
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class WrittenQuestions(NamedTuple):
-    """Questions of a sweep's metrics: their quality and cost, and the metrics for which writing failed."""
+    """Quality and cost of the questions for a sweep's metrics, and the metrics for which writing failed."""
 
     quality: Mapping[str, QuestionQuality]
     """Quality of the questions, by metric."""
@@ -59,7 +59,7 @@ def _inspect_questions(planned: PlannedSweep, outcomes: Mapping[str, Outcome]) -
     )
 
     def assess_metric(name: str) -> QuestionQuality:
-        threshold = planned.config.metrics[name].score_options().get("threshold")
+        threshold = planned.config.metrics[name].list_score_options().get("threshold")
         asked, entailed = read_cells(questions[name], planned, outcomes), entailment.get(name)
         entailments = read_cells(entailed, planned, outcomes) if entailed else None
         return assess_questions(planned.sources.prompts, asked, entailments, threshold=threshold)
@@ -88,7 +88,7 @@ def read_if_complete(
         return Inspection(None, {path for failure in failures for path in failure.broken}, failures[0].message)
     try:
         return Inspection(make())
-    except BrokenCell as error:
+    except BrokenCellError as error:
         return Inspection(None, {error.path}, str(error))
 
 

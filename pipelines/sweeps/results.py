@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from plumbline.operators.base import schemas
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.failures import merge_failures
-from plumbline.operators.base.rows import error_value
+from plumbline.operators.base.rows import error_to_dict
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.images.generation_settings import SettingCounts, add_settings
 from plumbline.operators.results.percentile_ranks import SketchKey, merge_sketches
@@ -30,7 +30,7 @@ from plumbline.pipelines.base.exit_codes import Ending
 from plumbline.pipelines.base.tables import NO_GENERATOR
 from plumbline.pipelines.plans.costs import Cost
 from plumbline.pipelines.plans.plan import Plan
-from plumbline.pipelines.running.tasks import Tasks, open_tasks
+from plumbline.pipelines.running.tasks import TaskRunner, open_tasks
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.shards import BrokenFile
 from plumbline.pipelines.sources.sources import Sources
@@ -48,10 +48,10 @@ from plumbline.pipelines.sweeps.parts import (
     QuestionCells,
     ScoresPart,
     SharedInputs,
-    gather_parts,
     make_errors_part_path,
     read_input_digests,
     write_missing_part,
+    write_parts,
 )
 
 PARTS_VERSION = 1
@@ -167,7 +167,7 @@ def gather_results(
         )
         total = Tally(shared.skills)
         counted: dict[str, CountedPart] = {}
-        for part_task, results in zip(part_tasks, tasks.map(gather_parts, part_tasks, shared=shared), strict=True):
+        for part_task, results in zip(part_tasks, tasks.map(write_parts, part_tasks, shared=shared), strict=True):
             for part, count in zip(part_task.parts, results, strict=True):
                 total.merge(count.sums)
                 broken |= count.broken
@@ -179,7 +179,7 @@ def gather_results(
         total.merge(count.sums)
     every = [*of_cells, *of_missing]
     paths = [*(part.path for part in parts), *(path for path, _ in missing)]
-    _remove_others(store, paths, every, folder)
+    _remove_other_parts(store, paths, every, folder)
     settings, first_rows = _combine_counts(parts, of_cells)
     return Results(
         store=store,
@@ -198,9 +198,9 @@ def gather_results(
 
 
 def _read_input_digests(
-    tasks: Tasks, part_tasks: Iterable[PartsTask], store: Store
+    tasks: TaskRunner, part_tasks: Iterable[PartsTask], store: Store
 ) -> dict[tuple[str, str], tuple[InputDigests, frozenset[str]]]:
-    """Call `read_input_digests` for the parts that must be made; return its results by the paths of QuestionCells.
+    """Call `read_input_digests` for the parts that must be made; return its results by `QuestionCells.paths`.
 
     Generators with the same prompts share questions cells, so each of these cells is read only once.
     """
@@ -292,7 +292,7 @@ def _make_part_key(
     written: dict[str, None] = {}
     if any(recipe.stage in PROMPT_STAGES for recipe in cells[0].recipe.reads):  # the same for all cells of a metric
         for cell in cells:
-            for stage, read in plan.list_upstream(cell).items():
+            for stage, read in plan.list_upstream_cells(cell).items():
                 written |= dict.fromkeys(each.path for each in read if stage in PROMPT_STAGES)
     shards = [cell.shard for cell in cells]
     content = {
@@ -324,7 +324,7 @@ def _make_task(parts: tuple[ScoresPart, ...], plan: Plan, outcomes: Mapping[str,
         pairs: dict[QuestionCells, None] = {}
         for cell in part.cells:
             if any(recipe.stage == "questions" for recipe in cell.recipe.reads):
-                read = plan.list_upstream(cell)
+                read = plan.list_upstream_cells(cell)
                 entailment: Sequence[PlannedCell | None] = read.get("entailment") or [None] * len(read["questions"])
                 pairs |= dict.fromkeys(map(QuestionCells, read["questions"], entailment))
         questions[part.metric] = tuple(pairs)
@@ -347,7 +347,7 @@ def _list_missing_parts(
     counted: Sequence[CountedPart],
     folder: str,
 ) -> Iterator[tuple[str, Sequence[MissingRows]]]:
-    """Yield the paths of the run's last parts, with the missing rows of each metric.
+    """Yield the path and the missing rows of each part that is added to the parts made from cells.
 
     If the run has no rows at all, yield a single empty part.
     """
@@ -370,15 +370,15 @@ def _list_missing_rows(
 ) -> Iterator[MissingRows]:
     """Yield null rows for all rejected rows, and for all other prompts for which a generator has no image.
 
-    Each row's error names the rejection, the missing image or the broken file. A broken file yields at least as many
-    rows as it had, even if their prompts are unknown. No MissingRows has more rows than a part may have.
+    Each row's error states the rejection, the missing image or the broken file. A broken file results in at least as
+    many null rows as it had rows, even if their prompts are unknown. Each MissingRows fits into one part.
     """
     ids = sources.prompts.column("prompt_id").combine_chunks()
     for generator in sources.all_generators:
         rejected = [row for row in sources.rejected if row.generator == generator]
         numbers = pc.index_in(pa.array([row.prompt_id for row in rejected], ids.type), ids)
         rejections = [RowError(row.kind, str(row), retryable=False) for row in rejected]
-        errors = pa.array(map(error_value, rejections), schemas.ERROR)
+        errors = pa.array(map(error_to_dict, rejections), schemas.ERROR)
         for first in range(0, len(rejected), MAX_PART_ROWS):
             rows = slice(first, first + MAX_PART_ROWS)
             yield MissingRows(metric, generator, errors[rows], ids.take(numbers[rows]), rejected[rows])
@@ -395,13 +395,13 @@ def _list_missing_rows(
         unknown = max(sum(file.rows for file in broken) - len(absent), 0)
         reason = RowError(
             "missing_image",
-            f"generator {generator} has no image of this prompt; generate it, or set "
+            f"generator {generator} has no image for this prompt; generate it, or set "
             "benchmark.require_every_prompt=false",
             retryable=True,
         )
         if broken:
             reason = RowError("broken_file", broken[-1].message, retryable=True)
-        error = pa.array([error_value(reason)], schemas.ERROR)
+        error = pa.array([error_to_dict(reason)], schemas.ERROR)
         for first in range(0, len(absent), MAX_PART_ROWS):
             yield MissingRows(metric, generator, error, ids.take(pa.array(absent[first : first + MAX_PART_ROWS])))
         for first in range(0, unknown, MAX_PART_ROWS):
@@ -409,11 +409,11 @@ def _list_missing_rows(
             yield MissingRows(metric, generator, error, no_prompts)
 
 
-def _remove_others(store: Store, paths: Sequence[str], counted: Sequence[CountedPart], folder: str) -> None:
-    """Remove the parts in the folder that are not in `paths`, as left by an earlier round with broken cells.
+def _remove_other_parts(store: Store, paths: Sequence[str], counted: Sequence[CountedPart], folder: str) -> None:
+    """Remove the folder's parts that are not in `paths`: an earlier round with broken cells may have left some.
 
-    Also remove the run's tables of errors, except those of parts with failures. If every row has a score, write an
-    empty table of errors.
+    Also remove the run's error tables, except those of parts with failures. If every row has a score, write an empty
+    error table.
     """
     failed = {make_errors_part_path(path) for path, part in zip(paths, counted, strict=True) if len(part.failures)}
     if not failed:

@@ -9,7 +9,7 @@ from plumbline.operators.base.errors import ConfigError, PlumblineError
 from plumbline.operators.base.sentences import format_names, format_quantity
 from plumbline.operators.metrics.table import AnyMetric
 from plumbline.pipelines.plans.plan import replace_missing_cells
-from plumbline.pipelines.plans.sweep_config import SuiteConfig, SweepConfig, find_misfit
+from plumbline.pipelines.plans.sweep_config import SuiteConfig, SweepConfig, explain_missing_settings
 from plumbline.pipelines.running.events import (
     CallsAnswered,
     Event,
@@ -28,13 +28,13 @@ from plumbline.pipelines.sweeps.planning import (
     PlannedSweep,
     SweepInputs,
     add_ingested_sources,
-    find_missing_sources,
+    explain_missing_sources,
     list_inputs,
     open_inputs,
-    plan_inputs,
+    plan_sweep_from_inputs,
 )
 from plumbline.pipelines.sweeps.results import FinishedSweep
-from plumbline.pipelines.sweeps.unchanged_run import find_unchanged_by_listing
+from plumbline.pipelines.sweeps.unchanged_run import find_unchanged_run_by_listing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,12 +99,12 @@ def plan_suite(config: SuiteConfig) -> PlannedSuite:
             reasons = dict(lacking.keys())
             raise ConfigError(f"metrics.{metric}: it scores no benchmark; {reasons.get(metric, 'leave it out')}")
     for key, (name, listed) in zip(config.benchmarks, inputs.items(), strict=True):
-        finished = None if config.dry_run else find_unchanged_by_listing(listed)
+        finished = None if config.dry_run else find_unchanged_run_by_listing(listed)
         if finished is not None:
             unchanged[name] = finished
         else:
             with _add_benchmark_to_errors(key):
-                sweeps[name] = plan_inputs(listed)
+                sweeps[name] = plan_sweep_from_inputs(listed)
     return PlannedSuite(
         config=config,
         inputs=inputs,
@@ -136,7 +136,7 @@ def _select_fitting_metrics(config: SuiteConfig, key: str) -> tuple[SweepConfig,
     fitting, lacking = dict[str, AnyMetric](), dict[str, str]()
     benchmark = add_ingested_sources(config.benchmarks[key], asked, config.storage)
     for name, metric in asked.items():
-        why = find_misfit(metric, benchmark) or find_missing_sources(metric, benchmark)
+        why = explain_missing_settings(metric, benchmark) or explain_missing_sources(metric, benchmark)
         if why and wanted is not None:
             raise ConfigError(f"metrics.{name}: {why}")
         if why:
@@ -144,7 +144,8 @@ def _select_fitting_metrics(config: SuiteConfig, key: str) -> tuple[SweepConfig,
         else:
             fitting[name] = metric
     if not fitting:
-        raise ConfigError(f"no metric of the suite scores it; {next(iter(lacking.values()), 'name one in metrics_of')}")
+        why = next(iter(lacking.values()), "name one in metrics_of")
+        raise ConfigError(f"no metric in the suite scores this benchmark; {why}")
     return config.make_sweep(key, fitting), lacking
 
 

@@ -13,7 +13,7 @@ from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.running.events import PhaseStarted, ProgressTotals, Watch, combine_displays
 from plumbline.pipelines.sources.origins import format_first_names
 from plumbline.pipelines.store.cells import Outcome
-from plumbline.pipelines.store.reused_rows import count_retried
+from plumbline.pipelines.store.reused_rows import count_retried_rows
 from plumbline.pipelines.store.runs import NameRun, name_by_time
 from plumbline.pipelines.sweeps.computing import (
     Inspection,
@@ -25,7 +25,7 @@ from plumbline.pipelines.sweeps.computing import (
 )
 from plumbline.pipelines.sweeps.planning import PlannedSweep
 from plumbline.pipelines.sweeps.results import FinishedSweep, Results, gather_results
-from plumbline.pipelines.sweeps.unchanged_run import find_unchanged_by_plan, is_complete, write_inputs_digest
+from plumbline.pipelines.sweeps.unchanged_run import find_unchanged_run_by_plan, is_complete, write_inputs_digest
 from plumbline.pipelines.sweeps.writing import write_run
 
 LOG = logging.getLogger(__name__)
@@ -41,10 +41,10 @@ def run_sweep(
     """Compute the missing cells and write the run. Ray is only imported if a cell is missing.
 
     If the newest run has the same inputs and is undamaged, return it and write nothing. A new run does not become the
-    newest until it has a report and `make_newest` is called. `assert_lease` is called before any of the run is
-    published; it raises LeaseLost if another process took the lease.
+    newest until it has a report and `make_run_newest` is called. `assert_lease` is called before any part of the
+    run is published; it raises LeaseLost if another process took the lease.
     """
-    unchanged = find_unchanged_by_plan(planned)
+    unchanged = find_unchanged_run_by_plan(planned)
     if unchanged is not None:
         write_inputs_digest(planned, unchanged.run_id)
         return unchanged
@@ -89,7 +89,7 @@ def _compute_and_write_run(
     if is_complete(planned, results, outcomes.values()):
         write_inputs_digest(planned, run_id)
     usage = sum_usage(planned.plan, outcomes)
-    copied = _count_copied(planned.plan, outcomes)
+    copied = _count_copied_cells(planned.plan, outcomes)
     LOG.info("written: %d rows, coverage %.4f, %s", results.rows, results.coverage, ending)
     return FinishedSweep(
         run_id=run_id,
@@ -103,18 +103,20 @@ def _compute_and_write_run(
         usage=usage,
         costs=sum_costs(planned.plan, usage, config.cluster, planned.occupied_seconds),
         unchanged=False,
-        retried=count_retried(planned.plan.failed, outcomes) if config.retry_failed else None,
+        retried=count_retried_rows(planned.plan.failed, outcomes) if config.retry_failed else None,
     )
 
 
-def _count_copied(plan: Plan, outcomes: Mapping[str, Outcome]) -> int:
+def _count_copied_cells(plan: Plan, outcomes: Mapping[str, Outcome]) -> int:
     """Count the cells whose rows, or whose inputs, were all copied from earlier cells."""
     copied = set[str]()
     for cell in plan.cells:  # inputs come before the cells that read them
         outcome = outcomes.get(cell.path)
         if outcome is None or outcome.state == "failed":
             continue
-        read = [each.path for cells in plan.list_upstream(cell).values() for each in cells if each.path in outcomes]
+        read = [
+            each.path for cells in plan.list_upstream_cells(cell).values() for each in cells if each.path in outcomes
+        ]
         if 0 < outcome.rows == outcome.kept or (read and copied.issuperset(read)):
             copied.add(cell.path)
     return len(copied)

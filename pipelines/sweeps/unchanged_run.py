@@ -1,10 +1,10 @@
 """Finds the newest run of a sweep if nothing has changed since it was written.
 
-There are two ways. `find_unchanged_by_listing` needs no plan: it lists the sources and compares the listing with a note
-in the run's folder. `find_unchanged_by_plan` compares the planned cells, so it also recognizes files that were touched
-or copied. The note is written with the run, and again whenever the planned cells show that nothing has changed. Both
-functions check the digests of all tables of the run, because damage may leave a file's size and time unchanged. If a
-table is damaged, the sweep writes a new run from its cells.
+There are two ways. `find_unchanged_run_by_listing` needs no plan: it lists the sources and compares the listing with a
+note in the run's folder. `find_unchanged_run_by_plan` compares the planned cells, so it also recognizes files that were
+touched or copied. The note is written with the run, and again whenever the planned cells show that nothing has changed.
+Both functions check the digests of all tables of the run, because damage may leave a file's size and time unchanged. If
+a table is damaged, the sweep writes a new run from its cells.
 """
 
 import logging
@@ -30,7 +30,7 @@ from plumbline.pipelines.store.runs import (
     Run,
     has_report,
     read_cell_states,
-    read_newest_first,
+    read_runs_newest_first,
 )
 from plumbline.pipelines.store.store import Store, StoreError
 from plumbline.pipelines.sweeps.planning import PlannedSweep, SweepInputs
@@ -42,12 +42,12 @@ UNCHANGED_FILE = "unchanged.json"
 """File in a run's folder with the digest of the inputs when the run was written or last found unchanged."""
 
 
-def find_unchanged_by_listing(inputs: SweepInputs) -> FinishedSweep | None:
+def find_unchanged_run_by_listing(inputs: SweepInputs) -> FinishedSweep | None:
     """Return the newest run of the same benchmark and metrics, if it is complete and its inputs' digest is the same.
 
-    Opens no source and plans no cells. If the folder of the scores cells can be listed in one page, this checks that
-    the cells still exist; in larger folders it assumes so if the run's own tables are undamaged. Returns None for
-    adaptive sweeps and for sweeps with `retry_failed` or `verify`, which always need a plan.
+    No source is opened and no cell is planned. Folders of scores cells that can be listed in one page are checked: the
+    cells must still exist. Cells in larger folders are assumed to exist if the run's own tables are undamaged. Return
+    None for adaptive sweeps and for sweeps with `retry_failed` or `verify`, which always need a plan.
     """
     config, store = inputs.config, inputs.store
     if config.adaptive is not None or config.retry_failed or config.verify:
@@ -64,10 +64,10 @@ def find_unchanged_by_listing(inputs: SweepInputs) -> FinishedSweep | None:
                 return False
         return has_report(store, run.run_id)
 
-    return _find_unchanged(config, store, is_same)
+    return _find_unchanged_run(config, store, is_same)
 
 
-def find_unchanged_by_plan(planned: PlannedSweep) -> FinishedSweep | None:
+def find_unchanged_run_by_plan(planned: PlannedSweep) -> FinishedSweep | None:
     """Return the newest run of the same benchmark and metrics, if no cell is missing and its inputs are the same."""
     if planned.plan.missing or planned.outcomes:
         return None
@@ -76,20 +76,20 @@ def find_unchanged_by_plan(planned: PlannedSweep) -> FinishedSweep | None:
     def is_same(run: Run) -> bool:
         return run.manifest is not None and run.manifest.get("inputs_digest") == expected
 
-    return _find_unchanged(planned.config, planned.store, is_same, planned.sources)
+    return _find_unchanged_run(planned.config, planned.store, is_same, planned.sources)
 
 
-def _find_unchanged(
+def _find_unchanged_run(
     config: SweepConfig, store: Store, is_same: Callable[[Run], bool], sources: Sources | None = None
 ) -> FinishedSweep | None:
     """Return the newest run of the same benchmark and metrics, if it is undamaged and `is_same` returns True for it.
 
     If `sources` are given, the run must also be free of errors that might disappear if it were computed again. Runs of
-    other benchmarks in the same store are skipped, but a newer run that is damaged is not, because it might be of this
-    benchmark.
+    other benchmarks in the same store are skipped, but a newer run that is damaged is not, because it might belong to
+    this benchmark.
     """
     kind = (config.benchmark.name, list(config.metrics))
-    for run in islice(read_newest_first(store), MAX_RUNS_SEARCHED):
+    for run in islice(read_runs_newest_first(store), MAX_RUNS_SEARCHED):
         if (manifest := run.manifest) is None:
             return None
         if kind != (manifest.get("benchmark"), manifest.get("metrics")):
@@ -116,7 +116,7 @@ def _find_unchanged(
 
 
 def write_inputs_digest(planned: PlannedSweep, run_id: str) -> None:
-    """Write a digest of a complete run's inputs to its folder, for comparison in `find_unchanged_by_listing`."""
+    """Write a digest of a complete run's inputs to its folder, for comparison in `find_unchanged_run_by_listing`."""
     if not planned.inputs_digest or planned.config.adaptive is not None:
         return
     nodes = [item.node for item in planned.plan.nodes]
@@ -143,8 +143,9 @@ def _digest_inputs(config: SweepConfig, files: str, nodes: Sequence[Node]) -> st
 def _has_storage_errors(failures: pa.Table, sources: Sources) -> bool:
     """Return True if rows failed because a cell could not be read or written, so that a new run may repair them.
 
-    If nothing is missing, all cells except untried ones are committed, and a committed cell has no retryable error.
-    Retryable errors without a file are about images that do not exist yet, or about broken files.
+    Retryable errors do not count if they belong to untried cells (`not_computed`), or if they name no file: such images
+    do not exist yet, or their file is broken. Errors about broken files do count if the sources no longer have a
+    broken file.
     """
     may_pass = failures.filter(
         pc.and_(failures.column("retryable"), pc.not_equal(failures.column("kind"), "not_computed"))

@@ -1,4 +1,4 @@
-"""Verifies committed cells of a sweep by their digests, because damage may leave size and time of a file unchanged."""
+"""Verifies a sweep's committed cells by their digests: damage may leave a file's size and time unchanged."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.maintenance.gc_config import PRUNABLE_STAGES
 from plumbline.pipelines.plans.plan import Plan
 from plumbline.pipelines.running.tasks import open_tasks
-from plumbline.pipelines.store.store import BrokenCell, GoneCell, Store
+from plumbline.pipelines.store.store import BrokenCellError, MissingCellError, Store
 
 CELLS_PER_BATCH = 64
 
@@ -52,8 +52,8 @@ def _read_cells(store: Store, cells: Sequence[CellToRead]) -> VerifiedCells:
     for cell in cells:
         try:
             store.read(cell.path, key=cell.key, columns=[])
-        except BrokenCell as error:
-            if isinstance(error, GoneCell) and cell.prunable:
+        except BrokenCellError as error:
+            if isinstance(error, MissingCellError) and cell.prunable:
                 continue
             broken.append(cell.path)
         read += 1

@@ -26,8 +26,8 @@ from plumbline.pipelines.plans.plan import PAIR_STAGES, Plan
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.pairs import ID_COLUMNS, read_pairs
 from plumbline.pipelines.store.cells import Outcome, PlannedCell, digest, is_draft
-from plumbline.pipelines.store.reused_rows import NOT_TRIED_ERROR, count_retried
-from plumbline.pipelines.store.run_scores import write_prompt_texts
+from plumbline.pipelines.store.reused_rows import NOT_TRIED_ERROR, count_retried_rows
+from plumbline.pipelines.store.run_scores import write_text_hashes
 from plumbline.pipelines.store.runs import CELLS_SCHEMA, commit_run
 from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps.computing import sum_usage
@@ -66,7 +66,7 @@ def write_run(
     tables["cells"] = _make_cell_table(plan, outcomes, results.first_rows)
     for name, table in tables.items():
         store.write_table(f"runs/{run_id}/{name}.parquet", table)
-    write_prompt_texts(store, run_id, planned.sources.prompts)
+    write_text_hashes(store, run_id, planned.sources.prompts)
     manifest = {
         "run_id": run_id,
         "began": began.isoformat(timespec="seconds"),
@@ -145,13 +145,13 @@ def _gather_comparisons(plan: Plan, outcomes: Mapping[str, Outcome], store: Stor
         for name, recipe in judged.items()
         for cell in plan.pairs.select(recipe, plan.pairs.of_shard)
     ]
-    return pa.concat_tables([schemas.COMPARED.empty_table(), *tables]) if judged else None
+    return pa.concat_tables([schemas.COMPARED_PAIRS.empty_table(), *tables]) if judged else None
 
 
 def _read_pairs_cell(cell: PlannedCell, plan: Plan, outcomes: Mapping[str, Outcome], store: Store) -> pa.Table:
-    """Return the rows of a cell (schema PAIRS); rows with an error if the cell cannot be used.
+    """Return the rows of a cell (schema PAIRS); if the cell cannot be used, its rows contain an error instead.
 
-    If the ids cannot be read either, there are no rows, as the images themselves are counted as lost.
+    If the ids cannot be read either, return no rows, because the images themselves are counted as lost.
     """
     outcome = outcomes.get(cell.path)
     if cell in plan.untried:
@@ -172,7 +172,7 @@ def _read_pairs_cell(cell: PlannedCell, plan: Plan, outcomes: Mapping[str, Outco
         ids = {
             name: format_id(record.get(name)) for name in ("image_id", "prompt_id", "other_image_id", "other_generator")
         }
-        records.append({**ids, "generator": cell.shard.group, "error": rows.error_value(error)})
+        records.append({**ids, "generator": cell.shard.group, "error": rows.error_to_dict(error)})
     return rows.table(records, schemas.PAIRS)
 
 
@@ -180,7 +180,9 @@ def describe_metrics(planned: PlannedSweep) -> dict[str, Any]:
     """Return the manifest fields from which `read_recipe` derives the metrics' recipes."""
     return {
         "config": make_public_config(planned.config),
-        "models": {item.node.name: item.node.model.semantic() for item in planned.plan.nodes if item.node.model},
+        "models": {
+            item.node.name: item.node.model.list_key_properties() for item in planned.plan.nodes if item.node.model
+        },
         "stages": {
             name: {stage: STAGES[stage].version for stage in metric.chain}
             for name, metric in planned.config.metrics.items()
@@ -226,7 +228,7 @@ def _collect_versions() -> dict[str, str]:
 
 def _count_cells(plan: Plan, results: Results, outcomes: Mapping[str, Outcome]) -> dict[str, Any]:
     failed = sum(1 for outcome in outcomes.values() if outcome.state == "failed")
-    retried = count_retried(plan.failed, outcomes)
+    retried = count_retried_rows(plan.failed, outcomes)
     return {
         "cells": len(plan.cells),
         "cells_cached": len(plan.cells) - len(plan.missing) - len(plan.untried),
@@ -272,7 +274,7 @@ def _get_state(plan: Plan, cell: PlannedCell, outcome: Outcome | None) -> str:
 
 
 def make_public_config(config: SweepConfig) -> dict[str, Any]:
-    """Return the configuration without secrets, note and command; the manifest has its own fields for note and command.
+    """Return the configuration without its secrets, and without the fields that the manifest contains separately.
 
     Local paths are made absolute, so that a later job can find the images from any folder.
     """

@@ -1,4 +1,4 @@
-"""Middleware and protocol of all servers: allowed host names and origins, size and time limits, shutdown."""
+"""Middleware and HTTP protocol for all servers: allowed host names and origins, size and time limits, shutdown."""
 
 import logging
 import socket
@@ -79,7 +79,7 @@ class TimedConnection(HttpToolsProtocol):
                 self.transport.close()
 
     def on_body(self, body: bytes) -> None:
-        """Reset `unparsed`; after this, only the size of the next chunk or the trailers count."""
+        """Reset `unparsed`, so that it only counts the bytes between chunks of the body and after the last chunk."""
         self.unparsed = 0
         super().on_body(body)
 

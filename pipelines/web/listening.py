@@ -30,14 +30,14 @@ def check_address(port: int, hosts: Sequence[str]) -> None:
     for name in hosts:
         if not HOST_NAME_PATTERN.fullmatch(name):
             raise ConfigError(
-                f"hosts: expected names without scheme and port (gpu-7, *.example.org, [fd00::7] or *), got {name!r}"
+                f"hosts: expected names without a scheme or port (gpu-7, *.example.org, [fd00::7] or *), got {name!r}"
             )
 
 
 def list_allowed_hosts(host: str, hosts: Sequence[str]) -> list[str]:
     """Return the host names that a server at `host` accepts: this machine's own names, the host, and `hosts`.
 
-    If `hosts` is empty, a server that listens at all addresses (and therefore needs a token) accepts any host name.
+    If `hosts` is empty, a server that listens on all addresses (and therefore needs a token) accepts any host name.
     """
     try:
         is_everywhere = ipaddress.ip_address(host).is_unspecified
@@ -49,7 +49,7 @@ def list_allowed_hosts(host: str, hosts: Sequence[str]) -> list[str]:
 
 
 def format_server_url(host: str, listener: socket.socket) -> str:
-    """Return the URL of a server that listens at `host`."""
+    """Return the URL of a server that listens on `host`."""
     return f"http://{_add_brackets(host)}:{listener.getsockname()[1]}"
 
 
@@ -59,7 +59,7 @@ def _add_brackets(host: str) -> str:
 
 @contextmanager
 def open_listening_socket(host: str, port: int) -> Iterator[socket.socket]:
-    """Listen at an address before the application loads; port 0 means any free port.
+    """Listen on an address before the application loads; port 0 means any free port.
 
     Yields the socket, which is closed when the context ends. Raises OSError if the port is in use.
     """
@@ -74,7 +74,7 @@ def open_listening_socket(host: str, port: int) -> Iterator[socket.socket]:
 def run_app(app: Any, listener: socket.socket, patience: float) -> None:
     """Serve an ASGI application until the process receives a stop signal, and then finish the open requests.
 
-    Requests that take more than another `patience` seconds are cut off; a second Ctrl-C cuts off all of them.
+    Requests that are still open after `patience` seconds are cut off; a second Ctrl-C cuts off all open requests.
     """
     import uvicorn
 
@@ -91,11 +91,11 @@ def run_app(app: Any, listener: socket.socket, patience: float) -> None:
         timeout_keep_alive=IDLE_TIMEOUT,
         timeout_graceful_shutdown=math.ceil(patience),
     )
-    logging.getLogger("uvicorn.error").addFilter(_keep_log_record)
+    logging.getLogger("uvicorn.error").addFilter(_is_worth_logging)
     DrainingServer(options).run(sockets=[listener])
 
 
-def _keep_log_record(record: logging.LogRecord) -> bool:
+def _is_worth_logging(record: logging.LogRecord) -> bool:
     """Return False if a log record only reports a request that was cut off."""
     return not (record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError))
 
@@ -110,8 +110,8 @@ def take_token(host: str, variable: str) -> str | None:
     token = os.environ.pop(variable, "") or None
     if token is None and not is_loopback(host):
         raise ConfigError(
-            f"host: expected a token in the environment variable {variable} for {host!r}, which other machines may "
-            "reach, found none; set it, or listen at 127.0.0.1"
+            f"host: other machines may reach {host!r}; set a token in the environment variable {variable}, or listen "
+            "on 127.0.0.1"
         )
     return token
 

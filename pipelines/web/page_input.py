@@ -1,4 +1,4 @@
-"""Checks people's input on a page: JSON, and names that become file names. Needs no server packages."""
+"""Checks what people enter on a page: JSON, and names that become file names. Needs no server packages."""
 
 import unicodedata
 
@@ -11,18 +11,18 @@ MAX_NAME_CHARACTERS = 48
 FORBIDDEN_CHARACTERS = frozenset('/\\:*?"<>|[]{}%#')
 
 
-class BadName(SourceError):
+class BadNameError(SourceError):
     """Raised if the input cannot be used as a person's name."""
 
 
 def clean_name(given: str, field: str) -> str:
     """Return a person's name for use in file names: normalized (NFC), without surrounding spaces.
 
-    Raises BadName for an invalid name; the message refers to the input as `field`.
+    Raises BadNameError for an invalid name; the message refers to the input as `field`.
     """
     name = unicodedata.normalize("NFC", given).strip()
     if not is_valid_name(name):
-        raise BadName(
+        raise BadNameError(
             f"{field}: expected a name of up to {MAX_NAME_CHARACTERS} characters that begins with a letter or a digit "
             f"and has none of {' '.join(sorted(FORBIDDEN_CHARACTERS))}, got {given[:80]!r}"
         )
@@ -30,7 +30,7 @@ def clean_name(given: str, field: str) -> str:
 
 
 def is_valid_name(name: str) -> bool:
-    """Return True if the name is valid for a folder on any disk and on S3, and no other name looks the same."""
+    """Return True if every file system and S3 allow a folder with this name, and its characters are in NFC."""
     plain = (
         name.isprintable()
         and not FORBIDDEN_CHARACTERS & set(name)

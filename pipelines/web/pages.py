@@ -1,4 +1,4 @@
-"""Servers of pages: the token as a password, headers that restrict a page, and reading JSON from a page."""
+"""Shared parts of page servers: the token as a password, headers that restrict a page, and JSON sent by a page."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

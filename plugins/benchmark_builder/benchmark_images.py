@@ -10,7 +10,7 @@ from plumbline.operators.images.preparing import decode_row_image
 from plumbline.operators.images.rows import SOURCE_COLUMNS, list_image_records, read_image_row
 from plumbline.pipelines.base.storage import get_first_line
 from plumbline.pipelines.base.tables import Rejection
-from plumbline.pipelines.running.tasks import Tasks
+from plumbline.pipelines.running.tasks import TaskRunner
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS
 from plumbline.pipelines.sources.edit_columns import read_edit_columns
 from plumbline.pipelines.sources.shards import describe_row, read_shard
@@ -19,7 +19,7 @@ from plumbline.pipelines.store.cells import Shard
 from plumbline.plugins.benchmark_builder.image_leaks import Fingerprint, compute_fingerprint
 from plumbline.plugins.benchmark_builder.leaks import LeakTarget, MatchKind
 
-TOO_PLAIN_ERROR = RowError("blank_picture", "hardly varies in brightness, so it cannot be compared; replace it")
+TOO_PLAIN_ERROR = RowError("blank_picture", "it hardly varies in brightness, so it cannot be compared; replace it")
 
 
 class ImageOptions(NamedTuple):
@@ -56,7 +56,7 @@ class _RowImage(NamedTuple):
 
 
 def read_benchmark_images(
-    prompt_shards: Iterable[Shard], image_shards: Iterable[Shard], options: ImageOptions, tasks: Tasks
+    prompt_shards: Iterable[Shard], image_shards: Iterable[Shard], options: ImageOptions, tasks: TaskRunner
 ) -> BenchmarkImages:
     """Return the distinct images listed in the prompt tables and the image tables."""
     unique: dict[tuple[LeakTarget, int], BenchmarkImage] = {}  # the tables of several generators repeat a source

@@ -13,7 +13,7 @@ from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import PlumblineError, SourceError
 from plumbline.operators.base.sentences import ShownTable
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.report.rendering import format_diagnosis_markdown
+from plumbline.operators.report.rendering import format_tables_markdown
 from plumbline.operators.results.prompt_properties import PromptProperty, list_properties
 from plumbline.pipelines.base.exit_codes import compute_exit_code
 from plumbline.pipelines.base.storage import Place
@@ -28,7 +28,7 @@ from plumbline.plugins.benchmark_builder.building_config import BuildConfig
 from plumbline.plugins.benchmark_builder.generation import PromptGeneration, make_requests, read_prompt_request
 from plumbline.plugins.benchmark_builder.input_prompts import GECKO_PROMPTS_FILE, DraftPrompt, read_gecko, read_prompts
 from plumbline.plugins.benchmark_builder.prompt_sets import (
-    draw_balanced,
+    draw_balanced_sample,
     find_near_duplicates,
     make_statistics_table,
     summarize_skills,
@@ -57,7 +57,7 @@ class PromptSelection(NamedTuple):
 
 
 class PlannedBuild(NamedTuple):
-    """The input, the models' sweeps and the published prompts of a benchmark build, before any model is called."""
+    """A planned benchmark build: its input, the sweeps that run its models, and the published prompts."""
 
     config: BuildConfig
     read: PromptSelection
@@ -69,7 +69,7 @@ class PlannedBuild(NamedTuple):
 
 
 class WrittenTexts(NamedTuple):
-    """The texts that a model wrote, with their usage and cost."""
+    """The texts that a model wrote, with the usage and cost of its calls."""
 
     rows: list[dict[str, Any]]
     """Rows with the schema QUESTIONS."""
@@ -94,7 +94,7 @@ class BuiltBenchmark(NamedTuple):
 
 
 def plan_build(config: BuildConfig) -> PlannedBuild:
-    """Read the prompts and plan the model calls; write the tables that the models read below output/.build.
+    """Read the prompts, write the models' input tables to output/.build, and plan the model calls.
 
     Raises ConfigError, SourceError or ModelError.
     """
@@ -129,15 +129,15 @@ def _require_skills(prompts: Sequence[DraftPrompt], config: BuildConfig) -> None
     if config.drawing is None or config.tagging is not None or any(prompt.skills for prompt in prompts):
         return
     raise SourceError(
-        f"{config.prompts}: expected skills in the column {config.prompt_columns.skills}, because prompts are drawn "
-        f"by skill, found none in {len(prompts)} prompts; set prompt_columns.skills, or tagging=llm, or drawing=null"
+        f"{config.prompts}: prompts are drawn by skill, but none of the {len(prompts)} prompts has skills in the "
+        f"column {config.prompt_columns.skills}; set prompt_columns.skills, or tagging=llm, or drawing=null"
     )
 
 
 def _plan_writer(
     config: BuildConfig, metric: Tagging | PromptGeneration, texts: Sequence[tuple[str, str]]
 ) -> PlannedSweep:
-    """Write the texts (id, text) as a prompt table, and return the planned sweep of the model that reads this table."""
+    """Write the texts (id, text) as a prompt table, and plan the sweep in which the writer model reads this table."""
     place = config.storage.locate(f"{config.output}/.build/{metric.kind}.parquet")
     records = [{"prompt_id": hash_text, "text": text} for hash_text, text in texts]
     table = rows.table(records, schemas.PROMPTS).select(["prompt_id", "text"])
@@ -229,14 +229,14 @@ def _add_tags(
 def _draw_prompts(
     prompts: Sequence[DraftPrompt], tags: Sequence[Mapping[str, Any]], config: BuildConfig
 ) -> PromptSelection:
-    """Keep a random draw of the prompts that have skills, or all prompts if no drawing is configured."""
+    """Keep a random sample of the prompts that have skills, or all prompts if `drawing` is null."""
     if config.drawing is None:
         return PromptSelection([*prompts], [])
     options = config.drawing
     ids, skills, lengths = zip(
         *((prompt.prompt_id, prompt.skills, len(prompt.text)) for prompt in prompts), strict=True
     )
-    drawn = frozenset(draw_balanced(ids, skills, lengths, options.count, options.lengths, options.seed))
+    drawn = frozenset(draw_balanced_sample(ids, skills, lengths, options.count, options.lengths, options.seed))
     errors = {row["prompt_id"]: row["error"] for row in tags if row["error"] is not None}
     return PromptSelection(
         [prompts[place] for place in sorted(drawn)],
@@ -288,9 +288,9 @@ def _write_benchmark(
     records = [{**prompt._asdict(), "suite": config.name} for prompt in prompts]
     (place / "prompts.parquet").write_table(rows.table(records, schemas.BUILT_PROMPTS))
     omissions = [{**omission.prompt._asdict(), **omission._asdict()} for omission in left_out]
-    (place / "left_out.parquet").write_table(rows.table(omissions, schemas.LEFT_OUT))
+    (place / "left_out.parquet").write_table(rows.table(omissions, schemas.LEFT_OUT_PROMPTS))
     (place / "tags.parquet").write_table(rows.table(list(_make_tag_rows(tags, config)), schemas.TAGS))
-    (place / "statistics.md").write(f"{format_diagnosis_markdown([table]).strip()}\n".encode())
+    (place / "statistics.md").write(f"{format_tables_markdown([table]).strip()}\n".encode())
     options = {name: value for name, value in asdict(config).items() if name != "storage"}
     manifest = {"config": options, "prompts": len(prompts), "left_out": len(left_out)}
     (place / "manifest.json").write((json.dumps(manifest, indent=1) + "\n").encode())

@@ -40,7 +40,7 @@ class GenerationConfig(WriterOptions):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DrawingConfig(BoundsChecked):
-    """Random selection of prompts."""
+    """Options for selecting prompts at random."""
 
     section: ClassVar[str] = "drawing."
     count: Positive

@@ -15,7 +15,7 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.reply_forms import (
     Form,
-    Replies,
+    ReplyFormat,
     make_object_schema,
     make_string_schema,
     read_entries,
@@ -63,7 +63,7 @@ def make_requests(
     `controls` overrides the values of template controls with the same names. If `count` increases, each
     template keeps its first requests and gets additional ones.
 
-    Raises ConfigError if no template has a control that `controls` names.
+    Raises ConfigError if `controls` contains a name that is not a control of any template.
     """
     if absent := controls.keys() - {name for template in templates.values() for name in template.controls}:
         known = sorted({name for template in templates.values() for name in template.controls})
@@ -85,7 +85,7 @@ class PromptGeneration(TextWriter):
 
     kind: Literal["generation"] = "generation"
 
-    def question_options(self) -> dict[str, Any]:
+    def list_question_options(self) -> dict[str, Any]:
         """Return everything that affects the prompts, except the requests themselves."""
         words = digest_templates(REQUEST_FOR_ANOTHER_TEXT, _describe_json(["Caption"]), str(PROMPT_FORMAT_VERSION))
         sampling = self.options.sampling._asdict()
@@ -101,7 +101,7 @@ class PromptGeneration(TextWriter):
         return [WrittenQuestion("1", text, (), kind=own.sub_skill)]
 
 
-def _make_form(request: PromptRequest, replies: Replies) -> Form[str]:
+def _make_form(request: PromptRequest, replies: ReplyFormat) -> Form[str]:
     fields = request.template.fields
     text = _write_instructions(request, replies)
     if replies == "text":
@@ -110,7 +110,7 @@ def _make_form(request: PromptRequest, replies: Replies) -> Form[str]:
     return Form(text, partial(_read_json_fields, fields), lambda max_tokens: schema)
 
 
-def _write_instructions(request: PromptRequest, replies: Replies) -> str:
+def _write_instructions(request: PromptRequest, replies: ReplyFormat) -> str:
     template = request.template
     form = [_describe_json(template.fields)] if replies == "json" else []
     lines = [" ".join([template.instructions.strip(), *form, REQUEST_FOR_ANOTHER_TEXT.format(request.number)]), ""]
@@ -124,14 +124,14 @@ def _describe_json(fields: Sequence[str]) -> str:
     return "Write {" + ", ".join(f'"{name}": ...' for name in fields) + "}."
 
 
-def _write_example(example: Mapping[str, ControlValue], template: Template, replies: Replies) -> str:
+def _write_example(example: Mapping[str, ControlValue], template: Template, replies: ReplyFormat) -> str:
     fields = {name: example[name] for name in template.fields}
     if replies == "json":
         return json.dumps({name: str(value) for name, value in fields.items()}, ensure_ascii=False)
     return "\n".join(f"{name}: {value}" for name, value in fields.items())
 
 
-def _list_values(request: PromptRequest, replies: Replies) -> str:
+def _list_values(request: PromptRequest, replies: ReplyFormat) -> str:
     lines = [f"{name}: {value}" for name, value in request.values.items()]
     return "\n".join([*lines, *([] if replies == "json" else [f"{request.template.fields[0]}:"])])
 

@@ -12,19 +12,19 @@ from plumbline.operators.base.bounds import BoundsChecked, NonZeroShare
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sentences import Sentence, format_names, format_quantity
 from plumbline.operators.images.decoding import ImageLimits
-from plumbline.operators.images.generation_settings import COMPARE, Choice, SettingCounts, read_all_settings
+from plumbline.operators.images.generation_settings import COMPARE, SettingCounts, SettingsPolicy, read_all_settings
 from plumbline.operators.images.rows import SOURCE_COLUMNS
 from plumbline.operators.metrics.metric import get_direction
 from plumbline.operators.metrics.table import read_lower_is_better, read_metrics
 from plumbline.operators.results.comparison import PromptMeans, compare_generators, read_prompt_means
-from plumbline.operators.results.run_scores import RunScores, find_sorted
+from plumbline.operators.results.run_scores import RunScores, find_in_sorted
 from plumbline.operators.results.summary import Skills
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import Roots, StorageConfig
 from plumbline.pipelines.base.tables import Rejection
 from plumbline.pipelines.report.finished_run import find_originals
-from plumbline.pipelines.running.tasks import Tasks, open_tasks
+from plumbline.pipelines.running.tasks import TaskRunner, open_tasks
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.pipelines.sources.image_file_cache import ImageFileCache
 from plumbline.pipelines.sources.prompts import open_prompts
@@ -103,7 +103,7 @@ class LeaksConfig(BoundsChecked):
     (`reordered`), `near`-duplicates, and long prompts that are `contained` in a caption. For images: near-duplicates of
     a benchmark's `source` images, and of generated images (`image`).
     """
-    settings: Choice = COMPARE
+    settings: SettingsPolicy = COMPARE
     """`ignore` also compares generators that used different generation settings (docs/decide.md)."""
     limits: ImageLimits = field(default_factory=ImageLimits)
     """Size limits for training images."""
@@ -124,7 +124,7 @@ class LeaksConfig(BoundsChecked):
                 )
 
     def select_kinds(self, kinds: Sequence[MatchKind]) -> list[MatchKind]:
-        """Return which of these kinds are configured; empty if no training set is configured for them."""
+        """Return the given kinds that are enabled; the result is empty if no training set is configured for them."""
         path = self.captions if kinds is TEXT_MATCH_KINDS else self.images
         return [] if path is None else [kind for kind in kinds if kind in self.kinds]
 
@@ -200,7 +200,10 @@ def _open_benchmark(store: Store, config: LeaksConfig) -> _Benchmark:
 
 
 def _open_configured_benchmark(store: Store, config: LeaksConfig, benchmark: BenchmarkConfig) -> _Benchmark:
-    """Open a benchmark; open its images only to compare them, or to compare source images that the prompts lack."""
+    """Open a benchmark, with its image tables only if they are needed.
+
+    Image tables are needed to compare generated images, and for source images that the prompts do not contain.
+    """
     uris, kinds = open_benchmark_uris(benchmark, config.storage, config.limits), config.select_kinds(IMAGE_MATCH_KINDS)
     prompts = open_prompts(benchmark, config.storage, ShardSize()) if benchmark.prompts is not None else None
     edit_columns = prompts.edit_columns if prompts is not None else set()
@@ -292,7 +295,7 @@ def _scan_training_set(
 
 
 def _scan_files(
-    tasks: Tasks, what: str, files: Sequence[TrainingFile], scan: _FileScanner[Row], targets: Sequence[LeakTarget]
+    tasks: TaskRunner, what: str, files: Sequence[TrainingFile], scan: _FileScanner[Row], targets: Sequence[LeakTarget]
 ) -> ScanResult:
     found = list(tasks.map(_find_in_file, files, shared=scan))
     return ScanResult(
@@ -354,14 +357,16 @@ def _find_in_file(scan: _FileScanner[Row], file: TrainingFile) -> _FileMatches:
 
 
 def make_leaderboards(
-    scores: RunScores, manifest: Mapping[str, Any], leaked: Sequence[str], choice: Choice = COMPARE
+    scores: RunScores, manifest: Mapping[str, Any], leaked: Sequence[str], choice: SettingsPolicy = COMPARE
 ) -> list[LeaderboardWithoutLeaks]:
     """Return a leaderboard for each metric that ranks generators.
 
     The list is empty if none or all of the scored prompts are leaked.
     """
     kept = (
-        find_sorted(scores.prompts, np.sort(hash_ids(leaked))) < 0 if leaked else np.ones(len(scores.prompts), np.bool_)
+        find_in_sorted(scores.prompts, np.sort(hash_ids(leaked))) < 0
+        if leaked
+        else np.ones(len(scores.prompts), np.bool_)
     )
     if kept.all() or not kept.any():
         return []

@@ -92,7 +92,7 @@ class LeakMatches:
     """The best matches, by the target's index."""
 
     def add(self, target: int, matches: Sequence[LeakMatch], rows: int) -> None:
-        """Add `rows` matching rows of the target with this index; `matches` contains the best of them."""
+        """Add `rows` matching rows for the target with this index; `matches` contains the best of them."""
         self.rows[target] += rows
         self.best[target] = sorted([*self.best.get(target, ()), *matches])[:MAX_ROWS_PER_MATCH]
 
@@ -178,7 +178,7 @@ class SearchResult(NamedTuple):
     targets: Sequence[LeakTarget]
     matches: LeakMatches
 
-    def list_leaked(self) -> Iterator[tuple[int, LeakTarget, Sequence[LeakMatch]]]:
+    def list_leaked_targets(self) -> Iterator[tuple[int, LeakTarget, Sequence[LeakMatch]]]:
         """Yield the index, the target and the best matches of each target that has matches."""
         return ((place, self.targets[place], matches) for place, matches in sorted(self.matches.best.items()))
 
@@ -194,24 +194,24 @@ def make_leaks_table(results: Iterable[SearchResult]) -> pa.Table:
             "training_rows": result.matches.rows[place],
         }
         for result in results
-        for place, target, matches in result.list_leaked()
+        for place, target, matches in result.list_leaked_targets()
         for match in matches
     ]
     return rows.table(records, LEAKS_SCHEMA)
 
 
 def find_surest_kinds(results: Iterable[SearchResult]) -> dict[str, str]:
-    """Return, for each leaked prompt, the most certain kind of match of its text or of one of its images."""
+    """Return the surest kind of match for the text or any image of each leaked prompt, by prompt id."""
     kinds: dict[str, int] = {}
     for result in results:
-        for _, target, (surest, *_) in result.list_leaked():
+        for _, target, (surest, *_) in result.list_leaked_targets():
             kinds[target.prompt_id] = min(surest.kind, kinds.get(target.prompt_id, surest.kind))
     return {prompt_id: MATCH_KINDS[kind] for prompt_id, kind in kinds.items()}
 
 
 def count_image_leaks(result: SearchResult) -> list["LeakCount"]:
-    """Count the leaked images of all generators together, of each generator, and among the source images."""
-    surest = {str(place): MATCH_KINDS[matches[0].kind] for place, _, matches in result.list_leaked()}
+    """Count the leaked images: in total, for each generator, and among the source images."""
+    surest = {str(place): MATCH_KINDS[matches[0].kind] for place, _, matches in result.list_leaked_targets()}
     return count_leaks(
         {str(place): (target.generator or SOURCES_GROUP,) for place, target in enumerate(result.targets)}, surest
     )

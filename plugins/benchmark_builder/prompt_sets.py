@@ -1,4 +1,4 @@
-"""Functions on sets of prompts: near-duplicates, sampling that balances skills, and statistics."""
+"""Functions for sets of prompts: finding near-duplicates, drawing a sample with balanced skills, and statistics."""
 
 import hashlib
 import math
@@ -13,7 +13,7 @@ from plumbline.operators.base.sentences import ShownTable, format_number
 from plumbline.operators.results.prompt_properties import PromptProperty
 
 
-def draw_balanced(
+def draw_balanced_sample(
     ids: Sequence[str],
     skills: Sequence[Sequence[str]],
     lengths: Sequence[int],

@@ -11,7 +11,7 @@ from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.parsing import TextSpan
 from plumbline.operators.metrics.reply_forms import (
     Form,
-    Replies,
+    ReplyFormat,
     make_choice_schema,
     make_list_schema,
     make_object_schema,
@@ -29,7 +29,7 @@ NO_SKILLS_TAG = "none"
 """The expected reply for a prompt that requires none of the skills."""
 STOP_TEXTS = ("\ninput:",)
 """Texts that end a reply; after them, base models continue with another example."""
-_REPLY_FORMATS: Mapping[Replies, str] = {
+_REPLY_FORMATS: Mapping[ReplyFormat, str] = {
     "text": 'Write one line for each: number | tag (words of the text); or "0 | none" where no tag fits.',
     "json": 'Write {"tags": [{"tag": ..., "words": the words of the text}, ...]}, with the tag "none" where none fits.',
 }
@@ -56,7 +56,7 @@ class Tagging(TextWriter):
     kind: Literal["tagging"] = "tagging"
     taxonomy: Taxonomy
 
-    def question_options(self) -> dict[str, Any]:
+    def list_question_options(self) -> dict[str, Any]:
         """Return everything that affects the tags."""
         identity = (*self._form.identity, *STOP_TEXTS)
         return {"templates": digest_templates(*identity), "sampling": self.options.sampling._asdict()}
@@ -77,7 +77,7 @@ class Tagging(TextWriter):
         return Form(instructions, _parse_json_tags, make_list_schema("tags", entry, _TOKENS_PER_ENTRY))
 
 
-def _write_instructions(taxonomy: Taxonomy, replies: Replies) -> str:
+def _write_instructions(taxonomy: Taxonomy, replies: ReplyFormat) -> str:
     lines = [
         "Say which skills it takes to draw each text: tag its words. Use these tags and no others.",
         *_describe_tags(taxonomy),
@@ -96,7 +96,7 @@ def _describe_tags(taxonomy: Taxonomy) -> Iterator[str]:
         yield f"{tag.label}: {about}" if about else tag.label
 
 
-def _write_example(tags: Sequence[str], replies: Replies) -> str:
+def _write_example(tags: Sequence[str], replies: ReplyFormat) -> str:
     if replies == "text":
         return "\n".join(f"{number} | {tag}" for number, tag in enumerate(tags, start=1)) or f"0 | {NO_SKILLS_TAG}"
     split = [_parse_tag(tag) for tag in tags] or [WrittenTag(NO_SKILLS_TAG, NO_SKILLS_TAG)]

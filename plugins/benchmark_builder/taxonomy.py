@@ -72,7 +72,7 @@ class Template:
         for check in self.checks:
             if check.field not in self.fields or check.other not in names:
                 raise ConfigError(
-                    f"a template's check: expected one of its fields ({', '.join(self.fields)}), compared with a field "
+                    f"a template's check must compare one of its fields ({', '.join(self.fields)}) with a field "
                     f"or a control ({', '.join(self.controls) or 'none'}), got {check.field!r} and "
                     f"{check.other!r}; correct the names"
                 )

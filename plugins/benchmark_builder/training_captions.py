@@ -25,7 +25,7 @@ from plumbline.plugins.benchmark_builder.training_files import (
 
 COMMON_CAPTION_COLUMNS = ("caption", "text", "prompt", "TEXT", "captions")
 """Common names of the caption column; the first that exists is used."""
-ROWS_AT_ONCE = 4096
+ROWS_PER_BATCH = 4096
 CAPTION_LIST_SUFFIX = ".txt"
 MAX_IMAGE_BYTES = 0
 """Size limit that skips all images in a tar, because only captions are needed."""
@@ -36,7 +36,7 @@ CaptionsAndRejections = Iterator[Caption | Rejection]
 
 def _read_parquet(file: TrainingFile) -> CaptionsAndRejections:
     row = 0
-    for table in read_parquet(file, lambda names: [_choose_column(names, file)], ROWS_AT_ONCE):
+    for table in read_parquet(file, lambda names: [_choose_column(names, file)], ROWS_PER_BATCH):
         for value in table.column(0).to_pylist():
             yield from _make_captions(value, file, f"row {row}")
             row += 1
@@ -64,7 +64,7 @@ def _read_json_lines(file: TrainingFile) -> CaptionsAndRejections:
                 yield from _make_captions(row.values.get(column), file, f"line {row.line}")
 
 
-def _read_list(file: TrainingFile) -> CaptionsAndRejections:
+def _read_caption_list(file: TrainingFile) -> CaptionsAndRejections:
     with file.place.open(block_size=BLOCK_BYTES) as stream:
         for number, line in enumerate(stream, start=1):
             yield from _make_captions(line.decode("utf-8", "replace"), file, f"line {number}")
@@ -102,7 +102,7 @@ READ_FUNCTIONS: Mapping[str, Callable[[TrainingFile], CaptionsAndRejections]] = 
     ".parquet": _read_parquet,
     **dict.fromkeys(SEPARATORS_BY_SUFFIX, _read_csv),
     **dict.fromkeys(JSON_LINES_SUFFIXES, _read_json_lines),
-    CAPTION_LIST_SUFFIX: _read_list,
+    CAPTION_LIST_SUFFIX: _read_caption_list,
     **dict.fromkeys(TARS, _read_tar),
 }
 """Readers by file suffix."""

@@ -12,7 +12,7 @@ from plumbline.pipelines.base.arrow_views import remove_views
 from plumbline.pipelines.base.storage import Place, StorageConfig, convert_read_errors, get_first_line
 from plumbline.pipelines.base.tables import BLOCK_BYTES, Rejection
 from plumbline.pipelines.ingest.sample_files import SampleFile
-from plumbline.pipelines.ingest.tars import TarDamage, TarMember, read_members
+from plumbline.pipelines.ingest.tars import DamagedTarError, TarMember, read_members
 
 Row = TypeVar("Row")
 
@@ -79,19 +79,19 @@ def choose_column(names: Sequence[str], file: TrainingFile, common: Sequence[str
 
 
 def read_parquet(
-    file: TrainingFile, columns: Callable[[Sequence[str]], Sequence[str]], at_once: int
+    file: TrainingFile, columns: Callable[[Sequence[str]], Sequence[str]], max_rows: int
 ) -> Iterator[pa.Table]:
-    """Yield the columns that `columns` selects from a file's column names, as tables of at most `at_once` rows."""
+    """Yield the columns that `columns` selects from a file's column names, as tables of at most `max_rows` rows."""
     with file.place.open(size=file.size, block_size=BLOCK_BYTES) as stream, pq.ParquetFile(stream) as table:
         chosen = list(columns(table.schema_arrow.names))
-        for batch in table.iter_batches(at_once, columns=chosen, use_threads=False):
+        for batch in table.iter_batches(max_rows, columns=chosen, use_threads=False):
             yield remove_views(pa.Table.from_batches([batch]))
 
 
 def read_tar(file: TrainingFile, max_bytes: int) -> Iterator[TarMember | Rejection]:
-    """Yield the files in a WebDataset tar in order, without reading images of more than `max_bytes`."""
+    """Yield the files in a WebDataset tar in order, without reading images larger than `max_bytes`."""
     tar = SampleFile(place=file.place, size=file.size, etag=file.etag, name=file.place.name)
     try:
         yield from read_members(tar, max_bytes)
-    except TarDamage as damage:
+    except DamagedTarError as damage:
         yield damage.to_rejection(file.place.url)

@@ -25,13 +25,13 @@ COMMON_IMAGE_COLUMNS = ("image", "jpg", "png", "webp", "img", "uri")
 """Common names of columns with images (bytes or {bytes, path}) or their addresses; the first that exists is used."""
 ID_COLUMNS = ("image_id", "id", "key", "__key__")
 """Common names of columns with image ids."""
-ROWS_AT_ONCE = 16
+ROWS_PER_BATCH = 16
 
 ImagesAndRejections = Iterator[TrainingImage | Rejection]
 
 
 def make_image_reader(limits: ImageLimits, uri_roots: Sequence[str]) -> TrainingReader[TrainingImage]:
-    """Return a reader of images. Addresses must be below the table's folder or one of `uri_roots`."""
+    """Return a reader of images. Addresses must lie in the table's folder or below one of `uri_roots`."""
     readers = {".parquet": partial(_read_parquet, limits, uri_roots), **dict.fromkeys(TARS, partial(_read_tar, limits))}
     return TrainingReader(key="images", readers=readers)
 
@@ -52,7 +52,7 @@ def _read_parquet(limits: ImageLimits, uri_roots: Sequence[str], file: TrainingF
         ]
 
     row = 0
-    for table in read_parquet(file, choose_columns, ROWS_AT_ONCE):
+    for table in read_parquet(file, choose_columns, ROWS_PER_BATCH):
         for value, *ids in (record.values() for record in list_image_records(table)):
             record = {"uri" if isinstance(value, str) else "image": value}
             name = "".join(format_id(image_id) or "" for image_id in ids)
@@ -68,7 +68,7 @@ def _read_tar(limits: ImageLimits, file: TrainingFile) -> ImagesAndRejections:
             yield member.content.to_rejection(file.place.url)
         elif member.suffix.rpartition(".")[2] in IMAGE_SUFFIXES:
             where = f"sample {member.key}"
-            yield _read_image({"image": member.content}, limits, _refuse_address, file, where, member.key)
+            yield _read_image({"image": member.content}, limits, _raise_not_found, file, where, member.key)
 
 
 def _read_image(
@@ -80,5 +80,5 @@ def _read_image(
     return TrainingImage(file.place.url, row, name, compute_fingerprint(picture))
 
 
-def _refuse_address(uri: str) -> bytes:
+def _raise_not_found(uri: str) -> bytes:
     raise FileNotFoundError(uri)

@@ -1,4 +1,4 @@
-"""Evaluates one checkpoint in one command: generates its images, scores them, reports, and applies a gate."""
+"""Evaluates a checkpoint with one command: generates its images, scores them, writes a report, and applies a gate."""
 
 from pathlib import Path
 

@@ -27,8 +27,8 @@ VERDICT_PHRASES = {
 def compare_with_baseline(store: Store, run_id: str, config: EvaluateConfig) -> Iterator[Sentence]:
     """Write the run's report with the baseline, and yield the checkpoint's verdict for each metric that ranks images.
 
-    The verdicts are those of the report: a signed-rank test over prompts, with Holm's correction over all generators
-    that are compared with the baseline.
+    The verdicts are taken from the report, which uses a signed-rank test over prompts, with Holm's correction over all
+    generators that are compared with the baseline.
     """
     baseline = str(config.baseline)
     report = write_report(store, run_id, baseline=baseline, settings=config.settings, cluster=config.cluster)
@@ -43,7 +43,7 @@ def compare_with_baseline(store: Store, run_id: str, config: EvaluateConfig) -> 
 
 
 def find_ending(store: Store, run_id: str, config: EvaluateConfig) -> Ending:
-    """Return the exit code of an evaluation and its reason, counting only the checkpoint's own images.
+    """Return how an evaluation ended: its exit code and the reason. Only the checkpoint's own images count.
 
     Raises PlumblineError with the reason if none of the checkpoint's images has a score.
     """

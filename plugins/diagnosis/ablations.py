@@ -1,4 +1,4 @@
-"""Measures the change in a metric's scores if an input, such as the image, is missing.
+"""Measures how a metric's scores change if an input, such as the image, is withheld.
 
 See "What makes a good metric?", section 4.
 """
@@ -17,7 +17,7 @@ INTERVAL_SAMPLING = Sampling(resamples=200)
 
 
 class AblationEffect(NamedTuple):
-    """A metric with and without an input, compared on the images of all generators that have both scores."""
+    """Comparison of a metric's scores with and without an input, on all generators' images that have both scores."""
 
     metric: str
     denied: str

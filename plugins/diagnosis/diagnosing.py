@@ -10,7 +10,7 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.ablation import Ablation
 from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.models.resolution import find_vqa_profile
-from plumbline.operators.report.rendering import format_diagnosis_markdown
+from plumbline.operators.report.rendering import format_tables_markdown
 from plumbline.operators.results.metric_correlations import correlate_metrics
 from plumbline.operators.results.prompt_properties import PromptProperty, list_properties
 from plumbline.operators.stages.graph import check_chain, check_models, make_nodes
@@ -85,7 +85,7 @@ class MetricVariant(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of the variant in its cells."""
+        """Name under which the variant's cells are stored."""
         return f"{self.metric}:{self.denied}" if self.denied else self.metric
 
 
@@ -128,11 +128,11 @@ def plan_diagnosis(config: DiagnoseConfig) -> PlannedDiagnosis:
 
 
 def _find_computable_variants(config: DiagnoseConfig, notes: list[str]) -> Iterator[MetricVariant]:
-    """Yield the variants that can be computed; append the reasons why other variants cannot to `notes`."""
+    """Yield the variants that can be computed; append to `notes` why the other variants cannot be computed."""
     for variant in _make_variants(config):
         try:
             check_chain(variant.metric, variant.options)
-            variant.options.with_model_defaults(lambda role: find_vqa_profile(config.models[role]))
+            variant.options.complete_options(lambda role: find_vqa_profile(config.models[role]))
             check_models(make_nodes({variant.metric: variant.options}), config.models)
             yield variant
         except ConfigError as error:
@@ -195,9 +195,9 @@ class DiagnosisResult(NamedTuple):
 
 
 def diagnose(planned: PlannedDiagnosis, watch: Watch) -> DiagnosisResult:
-    """Compute the missing cells; return the diagnosis, and why cells could not be computed.
+    """Compute the missing cells; return the diagnosis and the reasons why some cells could not be computed.
 
-    Images without a score from a variant are left out of the comparison with the variant, and counted.
+    Images without a score from a variant are left out of the comparison with that variant. The diagnosis counts them.
     """
     with register_sweep(planned.sweep, watch) as (sweep, watch):
         sweep, outcomes, diagnosis = compute_and_repair(
@@ -225,7 +225,10 @@ def _read_diagnosis(planned: PlannedDiagnosis, cells: CellTables) -> Diagnosis:
     counted = {metric: counts for metric, counts in counted.items() if counts.known}
     scores = cells.read_scores()
     measured = {
-        metric: {**planned.measured, **({"questions": counted[metric].count_per_prompt()} if metric in counted else {})}
+        metric: {
+            **planned.measured,
+            **({"questions": counted[metric].count_questions_per_prompt()} if metric in counted else {}),
+        }
         for metric in metrics
     }
     return Diagnosis(
@@ -253,7 +256,7 @@ def _count_answers(variant: MetricVariant, questions: QuestionCounts, cells: Cel
 
 
 def write_page(config: DiagnoseConfig, diagnosis: Diagnosis) -> None:
-    """Write the tables into the page's section `diagnosis`."""
+    """Write the tables into the section `diagnosis` of the configured page."""
     assert config.diagnosis.page is not None, "no page is configured"
-    text = format_diagnosis_markdown(make_tables(diagnosis), 3)
+    text = format_tables_markdown(make_tables(diagnosis), 3)
     write_section(config.storage.locate(config.diagnosis.page), "diagnosis", text)

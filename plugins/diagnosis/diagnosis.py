@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from plumbline.operators.base.sentences import (
-    WHY_NO_INTERVAL,
+    NO_INTERVAL_NOTE,
     ShownTable,
     format_count,
     format_interval,
@@ -177,7 +177,7 @@ def _format_correlation(row: Correlation) -> str:
 
 
 def _explain_missing_intervals(records: Iterable[AblationEffect | Correlation]) -> str:
-    return f" {WHY_NO_INTERVAL}" if any(math.isnan(row.low) for row in records) else ""
+    return f" {NO_INTERVAL_NOTE}" if any(math.isnan(row.low) for row in records) else ""
 
 
 def _format_range(correlations: Sequence[Correlation]) -> str:

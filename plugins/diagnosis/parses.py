@@ -44,7 +44,7 @@ def compute_mean_yngve_depth(parse: str, text: str) -> float:
     """
     trees = _parse_trees(parse)
     words = " ".join(word for tree in trees for word in _list_words(tree))
-    if _keep_letters(words) != _keep_letters(text):
+    if _drop_spaces_and_punctuation(words) != _drop_spaces_and_punctuation(text):
         raise BadParse(f"expected a parse of {shorten(text)}, found one of {shorten(words)}")
     depths = [depth for tree in trees for depth in _list_depths(tree, 0)]
     return fmean(depths) if depths else math.nan
@@ -97,6 +97,6 @@ def _list_depths(node: _Node, depth: int) -> Iterator[int]:
             yield from _list_depths(child, depth + number)
 
 
-def _keep_letters(text: str) -> str:
+def _drop_spaces_and_punctuation(text: str) -> str:
     """Return a text's letters and digits in lower case; parses change spaces and punctuation, so these are dropped."""
     return "".join(filter(str.isalnum, text)).casefold()

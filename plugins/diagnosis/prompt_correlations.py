@@ -57,7 +57,7 @@ def compute_prompt_means(columns: ScoreColumns) -> PromptNumbers:
     return PromptNumbers(prompts, sums / np.maximum(counts, 1))
 
 
-def correlate_value_means(means: PromptNumbers, numbers: PromptNumbers) -> float:
+def correlate_means_by_value(means: PromptNumbers, numbers: PromptNumbers) -> float:
     """Return the rank correlation between a property's distinct values and the mean scores of prompts with each value.
 
     Even a weak trend can have a high correlation, because each mean covers many prompts.

@@ -1,4 +1,4 @@
-"""Mean scores of a run's questions by kind, read from the scores cells and the questions cells."""
+"""Computes mean scores of a run's questions by kind, from the cells of the `scores` and `questions` stages."""
 
 import math
 from collections import defaultdict
@@ -33,7 +33,7 @@ class KindScore(NamedTuple):
     """Number of answers. A question about a row of several images counts as one answer, the mean over the images."""
 
 
-class KindPool:
+class KindSums:
     """Sums of the scores of questions, or of a judge's ratings, by generator and kind."""
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ def compute_kind_scores(store: Store, run: str, metric: str) -> list[KindScore]:
         prompts, questions, kinds = (table.column(name).to_pylist() for name in ("prompt_id", "question_id", "kind"))
         return dict(zip(zip(prompts, questions, strict=True), kinds, strict=True))
 
-    pool = KindPool()
+    pool = KindSums()
     for path in find_scores_cells(store, states, metric):
         cell = read_stored_cell(store, states, path)
         inputs = select_question_cells(cell.provenance["inputs"])
@@ -111,6 +111,7 @@ def compute_kind_scores(store: Store, run: str, metric: str) -> list[KindScore]:
     means = pool.compute_means()
     if not means:
         raise ConfigError(
-            f"of={metric}: expected scores and questions with kinds, found none in run {run_id}; name another metric"
+            f"of={metric}: expected scores for questions that have a kind, found none in run {run_id}; name another "
+            "metric"
         )
     return means

@@ -1,6 +1,6 @@
 """Statistics of metrics' questions and answers ("What makes a good metric?", sec. 3.4 and appendix C).
 
-They cover the bias to yes and to the first choice, repeated questions, and scores of blind answers.
+They cover the bias towards yes and towards the first choice, repeated questions, and the scores of blind answers.
 """
 
 import math
@@ -22,7 +22,7 @@ from plumbline.plugins.diagnosis.prompt_correlations import PromptNumbers, make_
 
 
 class QuestionStatistics(NamedTuple):
-    """Statistics of a metric's questions; fractions of zero questions are nan."""
+    """Statistics of a metric's questions; a fraction is nan if there are no questions to count."""
 
     metric: str
     prompts: int
@@ -40,8 +40,7 @@ class QuestionStatistics(NamedTuple):
     majority: float
     """Score of always answering yes or the first choice: the fraction of right answers, averaged over prompts."""
     chance: float
-    """Mean score of random answers. A question counts only if the questions that it depends on are also answered right.
-    """
+    """Mean score of random answers. A question counts only if the questions it depends on are answered correctly."""
 
 
 class QuestionKind(NamedTuple):
@@ -54,7 +53,7 @@ class QuestionKind(NamedTuple):
 
 
 class AnswerStatistics(NamedTuple):
-    """Statistics of the answers to a metric's questions; fractions of zero answers are nan."""
+    """Statistics of the answers to a metric's questions; a fraction is nan if there are no answers to count."""
 
     metric: str
     denied: str
@@ -86,7 +85,7 @@ class _DrawnQuestion(NamedTuple):
 
 
 def _sum_chances(drawn: Mapping[str, _DrawnQuestion], zeroing: PackZeroing | None) -> float:
-    """Return the expected number of a prompt's questions that count as right if all answers are random."""
+    """Return how many of a prompt's questions are expected to count as correct if all answers are random."""
     parents = {name: question.parents for name, question in drawn.items()}
     if zeroing == "in_order":
         needed: dict[str, set[str]] = {}
@@ -105,8 +104,7 @@ class QuestionCounts:
 
     metric: str
     zeroing: PackZeroing | None = None
-    """Rule for dependent questions: a question counts only if the questions that it depends on are also answered right.
-    """
+    """Rule for dependent questions: a question counts only if the questions it depends on are answered correctly."""
     known: dict[str, _KnownQuestion] = field(default_factory=dict)
     """Questions by question_id."""
     _asked: Counter[str] = field(default_factory=Counter)
@@ -126,9 +124,9 @@ class QuestionCounts:
         """
         for row in questions.to_pylist():
             if row["error"] is None and is_asked(row["keep"]) and row["answer"] is not None:
-                self._add(row)
+                self._add_row(row)
 
-    def _add(self, row: Mapping[str, Any]) -> None:
+    def _add_row(self, row: Mapping[str, Any]) -> None:
         prompt_id, choices, answer = row["prompt_id"], row["choices"], row["answer"]
         yes_no = parsing.is_yes_no(choices)
         easy = parsing.normalise(answer) == "yes" if yes_no else answer == choices[0]
@@ -167,7 +165,7 @@ class QuestionCounts:
         n = self._asked.total()
         return [QuestionKind(self.metric, kind, count, count / n) for kind, count in self._kinds.most_common() if kind]
 
-    def count_per_prompt(self) -> PromptNumbers:
+    def count_questions_per_prompt(self) -> PromptNumbers:
         """Return the number of questions for each prompt."""
         return make_prompt_numbers(hash_ids(list(self._asked)), list(map(float, self._asked.values())))
 
@@ -180,7 +178,7 @@ class AnswerCounts:
         self._answers: Counter[tuple[str, str, str]] = Counter()
 
     def add(self, elements: pa.ChunkedArray) -> None:
-        """Count the elements (schemas.ELEMENT) in a column of scores that have a right answer and a given answer."""
+        """Count the given answers in a column of elements (schemas.ELEMENT), by question and by the right answer."""
         parts = pc.list_flatten(elements)
         fields = [pc.struct_field(parts, name) for name in ("question_id", "wanted", "given")]
         table = pa.table(fields, ["question_id", "wanted", "given"]).drop_null()

@@ -9,7 +9,7 @@ import pyarrow as pa
 from plumbline.operators.base import rows
 from plumbline.operators.base.schemas import CORRELATIONS, floats, longs, texts
 from plumbline.operators.report.page import ReportSection
-from plumbline.operators.report.rendering import format_diagnosis_markdown
+from plumbline.operators.report.rendering import format_tables_markdown
 from plumbline.operators.results.metric_correlations import Correlation
 from plumbline.pipelines.store.store import Store
 from plumbline.plugins.diagnosis.ablations import AblationEffect
@@ -68,7 +68,7 @@ def write_diagnosis(store: Store, run_id: str, diagnosis: Diagnosis) -> None:
     for name, (_, schema) in STORED_TABLES.items():
         records = [_replace_nan(record) for record in getattr(diagnosis, name)]
         store.write_table(f"{folder}/{name}.parquet", rows.table(records, schema))
-    store.write_text(f"{folder}/diagnosis.md", format_diagnosis_markdown(make_tables(diagnosis)))
+    store.write_text(f"{folder}/diagnosis.md", format_tables_markdown(make_tables(diagnosis)))
 
 
 def _replace_nan(record: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Word ratings by people, and word lists, as properties of prompts ("What makes a good metric?", sec. 3.2)."""
+"""Human ratings of words, and word lists, as properties of prompts ("What makes a good metric?", sec. 3.2)."""
 
 import math
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ The paper's footnote 3 describes the alternatives.
 
 
 class RatedWords(NamedTuple):
-    """Words and their ratings by people."""
+    """Words with their human ratings."""
 
     ratings: Mapping[str, float]
     """Rating of each word, in lower case; contains at least one word."""
@@ -37,7 +37,7 @@ def compute_mean_rating(rated: RatedWords, text: str) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WordRatings:
-    """A file of words, with or without ratings by people."""
+    """A file of words, with or without human ratings."""
 
     path: str
     word: str = "word"
@@ -54,8 +54,8 @@ class WordRatings:
     def __post_init__(self) -> None:
         if self.rating is None and self.unrated not in (None, "zero"):
             raise ConfigError(
-                "word_ratings.unrated: expected null or zero, because words outside a list without ratings count as 0, "
-                f"got {self.unrated!r}; leave it out, or set word_ratings.rating to the column of ratings"
+                "word_ratings.unrated: expected null or zero, because unlisted words count as 0 if the list has no "
+                f"ratings, got {self.unrated!r}; leave it out, or set word_ratings.rating to the column of ratings"
             )
 
     @property

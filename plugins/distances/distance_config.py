@@ -16,7 +16,7 @@ from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from plumbline.plugins.distances.features_stage import ImageFeatures
 
-Distance = Literal["cmmd", "fid"]
+DistanceName = Literal["cmmd", "fid"]
 
 
 class DistanceInputs(NamedTuple):
@@ -28,7 +28,7 @@ class DistanceInputs(NamedTuple):
     """True if only the middle square of an image counts."""
 
 
-INPUTS: Mapping[Distance, DistanceInputs] = {
+INPUTS: Mapping[DistanceName, DistanceInputs] = {
     "cmmd": DistanceInputs("clip", square=True),
     "fid": DistanceInputs("inception", square=False),
 }
@@ -42,7 +42,7 @@ class DistanceConfig(BoundsChecked):
     """Images of the generators. Images without prompts are compared, too."""
     reference: str
     """Reference images, such as photographs: a folder of image files, or Parquet tables."""
-    distances: tuple[Distance, ...] = ("cmmd",)
+    distances: tuple[DistanceName, ...] = ("cmmd",)
     """Distances to measure: `cmmd` with the model `clip`, `fid` with the model `inception`."""
     models: Mapping[str, AnyModel]
     """Models by role."""
@@ -69,11 +69,13 @@ class DistanceConfig(BoundsChecked):
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
         if not self.distances:
-            raise ConfigError(f"distances: expected some of {', '.join(INPUTS)}, got none; write distances=[cmmd]")
+            raise ConfigError(
+                f"distances: expected one or more of {', '.join(INPUTS)}, got none; write distances=[cmmd]"
+            )
         for distance in self.distances:
             role = INPUTS[distance].role
             if role not in self.models:
-                raise ConfigError(f"models: {distance} needs a model of role {role!r}; set +model@models.{role}=NAME")
+                raise ConfigError(f"models: {distance} needs a model for role {role!r}; set +model@models.{role}=NAME")
 
     def make_sweep(self, benchmark: BenchmarkConfig) -> SweepConfig:
         """Return the sweep that computes the features of a set of images."""

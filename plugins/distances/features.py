@@ -10,7 +10,7 @@ Hashes = NDArray[np.uint64]
 
 
 class FeatureBatch(NamedTuple):
-    """Features of some images of a set, and their prompts."""
+    """Features of a batch of images from a set, and the images' prompts."""
 
     prompts: Hashes
     """Hash of each image's prompt id (n,); images of the same prompt are not independent."""
@@ -19,7 +19,7 @@ class FeatureBatch(NamedTuple):
 
 
 class ClusterSums:
-    """Sums of the images' effects on a distance, by prompt; the effects of both sets are in one sum."""
+    """Sums of the images' effects on a distance, by prompt; the effects of images from both sets are added up."""
 
     def __init__(self) -> None:
         self._prompts: list[Hashes] = []
@@ -46,12 +46,12 @@ class PromptEffects(NamedTuple):
 
     @property
     def standard_error(self) -> float:
-        """Standard error of the distance: prompts are independent, the images of a prompt are not."""
+        """Standard error of the distance. Prompts are independent, but images of the same prompt are not."""
         n = len(self.effects)
         return float(np.sqrt(np.square(self.effects).sum() * n / max(n - 1, 1)))
 
     def subtract(self, other: "PromptEffects") -> "PromptEffects":
-        """Return the effects on the difference of two distances; prompts and references in common count once."""
+        """Return the effects on the difference between two distances; a prompt that is in both counts only once."""
         sums = ClusterSums()
         sums.add(self.prompts, self.effects)
         sums.add(other.prompts, -other.effects)

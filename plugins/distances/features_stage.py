@@ -1,4 +1,4 @@
-"""The image_features stage, which describes each image by the numbers that a network computes from it."""
+"""The image_features stage, which computes the features of each image with a network."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from PIL import Image
 
 from plumbline.operators.base.batches import isolate
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.base.schemas import image_schema
+from plumbline.operators.base.schemas import make_image_schema
 from plumbline.operators.images.preparing import Edit, PreparedImages
 from plumbline.operators.metrics.generation import GenerationChain
 from plumbline.operators.models.family import Family
@@ -37,7 +37,7 @@ class FeaturesStage(ImagesStage):
 
     name = FEATURES_STAGE
     version = 1
-    schema = image_schema(("features", pa.list_(pa.binary())))
+    schema = make_image_schema(("features", pa.list_(pa.binary())))
     """Each entry of `features` has the float32 numbers of one image, least significant byte first."""
     metric_type = ImageFeatures
     calls: ClassVar = {"model": "similarity"}
@@ -47,13 +47,13 @@ class FeaturesStage(ImagesStage):
         return {"square": metric.square}
 
     @classmethod
-    def unsupported_option(cls, metric: Any, family: Family[Any]) -> str | None:
+    def explain_unsuitable_model(cls, metric: Any, family: Family[Any]) -> str | None:
         if "source" in family.compares and "cosine" in family.measures:
             return None
         return "does not describe an image by itself; use a clip, dino or inception model"
 
     def preprocess(self, image: Image.Image, edit: Edit | None = None) -> Mapping[bool, Any]:
-        """Return the image as the model reads it, whole or as its middle square, by the metrics' option `square`."""
+        """Return the model's input for each value of the metrics' option `square`; True crops to the middle square."""
         wanted = {metric.square for metric in self.metrics.values()}
         return {square: self.model.preprocess(_crop_square(image) if square else image) for square in wanted}
 
@@ -90,5 +90,5 @@ def _convert_features(features: Any) -> bytes | RowError:
 
 
 def read_features(rows: Sequence[Sequence[bytes]]) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Return the features (n, width) in a column of the stage's table; all rows must have some."""
+    """Return the features (n, width) in a column of the stage's table; no row may be null."""
     return np.frombuffer(b"".join(image for row in rows for image in row), "<f4").reshape(sum(map(len, rows)), -1)

@@ -1,9 +1,9 @@
-"""The Fréchet distance of two sets of features (FID), from sums alone, with its bias and its sampling error.
+"""The Fréchet distance between two sets of features (FID), with its bias and its sampling error.
 
 FID compares the means and covariances of the features (Heusel et al. 2017, GANs Trained by a Two Time-Scale Update
 Rule, eq. 6). The covariance of a finite sample is wrong in every direction, which makes FID too large: by about c / n
 for n images, where c depends on the generator (Chong and Forsyth 2020, Effectively Unbiased FID and Inception Score and
-Where to Find Them, sec. 3). So the value at infinitely many images is extrapolated from random halves.
+Where to Find Them, sec. 3). So the distance for infinitely many images is extrapolated from random halves.
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,7 +40,7 @@ class Moments:
         self.products += values.T @ values
 
     def subtract(self, other: "Moments") -> "Moments":
-        """Return the moments of the features that are not among those of `other`."""
+        """Return the moments of the features that remain if the features in `other` are removed."""
         assert self.sums is not None and self.products is not None
         if other.sums is None or other.products is None:
             return self
@@ -70,7 +70,10 @@ class SplitMoments(NamedTuple):
 
 
 def sum_moments(batches: Iterable[FeatureBatch], width: int) -> SplitMoments:
-    """Return the moments of all features. A prompt's images are in the same half, which its hash determines."""
+    """Return the moments of all features, and of one half for each split.
+
+    The hash of a prompt decides which half its images belong to, so they are never separated.
+    """
     whole, halves = Moments(width), [Moments(width) for _ in range(N_SPLITS)]
     for batch in batches:
         whole.add(batch.features)
@@ -80,8 +83,8 @@ def sum_moments(batches: Iterable[FeatureBatch], width: int) -> SplitMoments:
     return SplitMoments(whole, halves)
 
 
-def compute_frechet(first: Moments, second: Moments) -> float:
-    """Return the squared Fréchet distance of two normal distributions with these means and covariances."""
+def compute_frechet_distance(first: Moments, second: Moments) -> float:
+    """Return the squared Fréchet distance between two normal distributions with these means and covariances."""
     factor = _factorise(second.covariance)
     squares = np.linalg.eigvalsh(factor.T @ first.covariance @ factor)
     cross = np.sqrt(np.clip(squares, 0, None)).sum()
@@ -90,15 +93,15 @@ def compute_frechet(first: Moments, second: Moments) -> float:
     return max(float(shift @ shift + traces - 2 * cross), 0.0)
 
 
-def extrapolate(first: SplitMoments, second: SplitMoments, value: float) -> tuple[float, float]:
-    """Return the distance at infinitely many images, and its standard error from the choice of the halves.
+def extrapolate_distance(first: SplitMoments, second: SplitMoments, value: float) -> tuple[float, float]:
+    """Return the distance for infinitely many images, and the standard error that the random halves add to it.
 
-    The halves have half as many images, so their distances exceed the extrapolated one by twice as much as `value`,
-    the distance of all images.
+    `value` is the distance between all images. Its bias is proportional to 1 / n, so the distances between the halves
+    have about twice that bias.
     """
     estimates = []
     for one, other in zip(first.list_splits(), second.list_splits(), strict=True):
-        halves = [compute_frechet(*both) for both in zip(one, other, strict=True)]
+        halves = [compute_frechet_distance(*both) for both in zip(one, other, strict=True)]
         growth = np.mean([_compare_sizes(moments, split) for moments, split in ((first, one), (second, other))])
         estimates.append(value - (np.mean(halves) - value) / (growth - 1))
     return float(np.mean(estimates)), float(np.std(estimates, ddof=1) / np.sqrt(len(estimates)))
@@ -110,7 +113,7 @@ def _compare_sizes(moments: SplitMoments, split: tuple[Moments, Moments]) -> flo
 
 
 class FrechetInfluence(NamedTuple):
-    """Effect of each image on the Fréchet distance of all images, to first order."""
+    """Effect of each image on the Fréchet distance between the two sets, to first order."""
 
     shift: NDArray[np.float64]
     """Difference of the means (width,), first minus second."""
@@ -127,13 +130,13 @@ class FrechetInfluence(NamedTuple):
         return _compute_influence(features, moments, -2 * self.shift, self.second)
 
 
-def derive_frechet(first: Moments, second: Moments) -> FrechetInfluence:
+def differentiate_frechet_distance(first: Moments, second: Moments) -> FrechetInfluence:
     """Return the derivatives of the distance.
 
     The derivative of tr (R S R)^(1/2) with respect to S is half of R (R S R)^(-1/2) R, where R is the root of the other
-    covariance; the singular value decomposition of both roots' product gives it for either set.
+    covariance. For both sets, it follows from the singular value decomposition of the product of the two roots.
     """
-    roots = [_take_root(moments.covariance) for moments in (first, second)]
+    roots = [_compute_square_root(moments.covariance) for moments in (first, second)]
     left, singular, right = np.linalg.svd(roots[0] @ roots[1])
     inverse = np.zeros_like(singular)
     np.divide(1, singular, out=inverse, where=singular > RELATIVE_TOLERANCE * singular.max(initial=0))
@@ -147,10 +150,10 @@ def _factorise(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
     try:
         return np.asarray(np.linalg.cholesky(covariance), np.float64)  # a fraction of the time of a root
     except np.linalg.LinAlgError:  # a feature is constant, or there are fewer images than features
-        return _take_root(covariance)
+        return _compute_square_root(covariance)
 
 
-def _take_root(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
+def _compute_square_root(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
     values, vectors = np.linalg.eigh(covariance)
     root: NDArray[np.float64] = (vectors * np.sqrt(np.clip(values, 0, None))) @ vectors.T
     return root

@@ -8,7 +8,7 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sentences import format_names
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import Row
-from plumbline.pipelines.ingest.image_folders import ExternalPrompts, Folder, list_images
+from plumbline.pipelines.ingest.image_folders import ExternalPrompts, Folder, list_image_folder
 from plumbline.pipelines.ingest.image_tables import TABLE_SUFFIXES, inspect_table
 from plumbline.pipelines.ingest.ingest import ingest
 from plumbline.pipelines.ingest.ingest_config import IngestConfig, IngestLimits, WorkersConfig
@@ -24,11 +24,11 @@ REFERENCE_NAME = "reference"
 """Name of the benchmark that contains the reference images."""
 
 
-def open_generated(config: DistanceConfig) -> BenchmarkConfig:
+def open_generated_images(config: DistanceConfig) -> BenchmarkConfig:
     """Return the benchmark with the generators' images as tables.
 
-    Image files are listed in a table in the store. If the benchmark has no prompts and the folder contains none, each
-    image counts as the only one of its prompt.
+    Image files are listed in a table in the store. If neither the benchmark nor the folder has prompts, each image
+    counts as the only image of its own prompt.
     """
     benchmark = config.benchmark
     if benchmark.images is None or benchmark.prompts is not None:
@@ -36,7 +36,7 @@ def open_generated(config: DistanceConfig) -> BenchmarkConfig:
     return _open_without_prompts(config, benchmark, "images")
 
 
-def open_reference(config: DistanceConfig) -> BenchmarkConfig:
+def open_reference_images(config: DistanceConfig) -> BenchmarkConfig:
     """Return the reference images as a benchmark without prompts; raise ConfigError if there are none."""
     place = config.storage.locate(config.reference)
     benchmark = BenchmarkConfig(
@@ -51,7 +51,7 @@ def open_reference(config: DistanceConfig) -> BenchmarkConfig:
 
 def _open_without_prompts(config: DistanceConfig, benchmark: BenchmarkConfig, key: str) -> BenchmarkConfig:
     place = config.storage.locate(str(benchmark.images))
-    folder = list_images(place, key)
+    folder = list_image_folder(place, key)
     tables = [name for name in folder.names if is_table(name, TABLE_SUFFIXES)]
     if tables:
         found = inspect_table(place if place.path.endswith(TABLE_SUFFIXES) else place / tables[0], InputColumnsConfig())
@@ -67,15 +67,15 @@ def _open_without_prompts(config: DistanceConfig, benchmark: BenchmarkConfig, ke
             f"{key}={place.url}: expected image files or Parquet tables of images, found "
             f"{format_names(folder.names) if folder.names else 'no files'}; correct the path"
         )
-    return _list_files(config, benchmark, folder)
+    return _ingest_files(config, benchmark, folder)
 
 
 def _contains_prompts(folder: Folder) -> bool:
     return bool(folder.text_tables) or any(name.lower().endswith(".txt") for name in folder.names)
 
 
-def _list_files(config: DistanceConfig, benchmark: BenchmarkConfig, folder: Folder) -> BenchmarkConfig:
-    """Write a table of the addresses of a folder's image files; each file's name is its prompt's id."""
+def _ingest_files(config: DistanceConfig, benchmark: BenchmarkConfig, folder: Folder) -> BenchmarkConfig:
+    """Write a table of a folder's image files, with file names as prompt ids; return the benchmark with this table."""
     place = folder.place
     output = f"{config.store}/{INGEST_FOLDER}/{place.name}-{hash_json(['names', place.url])[:8]}"
     cluster = config.cluster

@@ -9,7 +9,7 @@ from plumbline.operators.models.model import LocalModel, ResolvedModel
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InceptionModel(LocalModel):
-    """Options of the InceptionV3 of FID."""
+    """Options of FID's InceptionV3."""
 
     resizing: Literal["pytorch_fid", "clean"] = "pytorch_fid"
     """Method of resizing an image to 299 x 299 pixels. `pytorch_fid`: bilinear, without antialiasing

@@ -1,4 +1,4 @@
-"""InceptionV3 with the weights and the deviations of FID's original TensorFlow network.
+"""InceptionV3 with the weights of FID's original TensorFlow network, and its deviations from torchvision's network.
 
 The layers and their order are those of mseitzer/pytorch-fid (src/pytorch_fid/inception.py), which names weights as
 torchvision does.
@@ -27,7 +27,7 @@ Branch = tuple[str, ...]
 
 
 class Inception:
-    """InceptionV3 up to its last pooling, which serves the `similarity` call for edits by the cosine of features."""
+    """InceptionV3 up to its last pooling layer. For edits, `compare` returns the cosine similarity of the features."""
 
     side_by_side = False
     tokenizer = None
@@ -61,14 +61,14 @@ class Inception:
         return 2 * interpolate(colours[None], size=(SIDE, SIDE), mode="bilinear", align_corners=False)[0] - 1
 
     def encode(self, pixels: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return the features of each image, the mean over positions (2048,), float32, on the CPU."""
+        """Return the features (2048,) of each image, averaged over positions, as float32 on the CPU."""
         with torch.inference_mode():
             return list(self._run(torch.stack(list(pixels)).to(self.device, self.dtype)).float().cpu())
 
     def compare(
         self, features: Sequence[torch.Tensor], pairs: Sequence[Pair], measure: Measure = "cosine"
     ) -> list[ComparisonResult]:
-        """Return the cosine of the features of each image and its source."""
+        """Return the cosine similarity between the features of each image and those of its source."""
         unit = normalize_rows(torch.stack(list(features)))
         both = [(pair.image, pair.source) for pair in pairs if pair.source is not None]
         return [ComparisonResult(float(unit[image] @ unit[source]), truncated=False) for image, source in both]
@@ -77,25 +77,30 @@ class Inception:
         """Return the features (n, 2048) of images (n, 3, 299, 299)."""
         states = self._convolve("Conv2d_1a_3x3", states, stride=2)
         states = self._convolve("Conv2d_2a_3x3", states, padded=False)
-        states = _halve(self._convolve("Conv2d_2b_3x3", states))
+        states = _halve_resolution(self._convolve("Conv2d_2b_3x3", states))
         states = self._convolve("Conv2d_3b_1x1", states)
-        states = _halve(self._convolve("Conv2d_4a_3x3", states, padded=False))
+        states = _halve_resolution(self._convolve("Conv2d_4a_3x3", states, padded=False))
         for name in ("5b", "5c", "5d"):
             branches = (("branch1x1",), _name_steps("branch5x5", 2), _name_steps("branch3x3dbl", 3))
-            states = self._mix(f"Mixed_{name}", states, branches)
-        states = self._reduce("Mixed_6a", states, (("branch3x3",), _name_steps("branch3x3dbl", 3)))
+            states = self._concatenate_branches(f"Mixed_{name}", states, branches)
+        states = self._run_reduction_block("Mixed_6a", states, (("branch3x3",), _name_steps("branch3x3dbl", 3)))
         for name in ("6b", "6c", "6d", "6e"):
             branches = (("branch1x1",), _name_steps("branch7x7", 3), _name_steps("branch7x7dbl", 5))
-            states = self._mix(f"Mixed_{name}", states, branches)
-        states = self._reduce("Mixed_7a", states, (_name_steps("branch3x3", 2), _name_steps("branch7x7x3", 4)))
+            states = self._concatenate_branches(f"Mixed_{name}", states, branches)
+        states = self._run_reduction_block(
+            "Mixed_7a", states, (_name_steps("branch3x3", 2), _name_steps("branch7x7x3", 4))
+        )
         wide = (
             ("branch1x1",),
             ("branch3x3_1", "branch3x3_2a+branch3x3_2b"),
             (*_name_steps("branch3x3dbl", 2), "branch3x3dbl_3a+branch3x3dbl_3b"),
         )
-        states = self._mix("Mixed_7b", states, wide)
+        states = self._concatenate_branches("Mixed_7b", states, wide)
         # the original network takes maxima in its last block, where the paper and torchvision take means
-        return self._mix("Mixed_7c", states, wide, lambda given: max_pool2d(given, 3, stride=1, padding=1)).mean((2, 3))
+        states = self._concatenate_branches(
+            "Mixed_7c", states, wide, lambda given: max_pool2d(given, 3, stride=1, padding=1)
+        )
+        return states.mean((2, 3))
 
     def _convolve(self, name: str, states: States, *, stride: int = 1, padded: bool = True) -> States:
         """Apply a convolution and a ReLU; `padded` keeps the size of the states if the stride is 1."""
@@ -103,7 +108,7 @@ class Inception:
         padding = [side // 2 if padded and stride == 1 else 0 for side in weight.shape[2:]]
         return conv2d(states, weight, bias, stride=stride, padding=padding).relu()
 
-    def _mix(
+    def _concatenate_branches(
         self,
         block: str,
         states: States,
@@ -112,19 +117,19 @@ class Inception:
             states, 3, stride=1, padding=1, count_include_pad=False
         ),
     ) -> States:
-        """Return all branches and the pooled branch, side by side."""
-        outputs = [self._follow(block, states, branch) for branch in branches]
+        """Return the outputs of all branches and of the pooled branch, concatenated by channel."""
+        outputs = [self._run_branch(block, states, branch) for branch in branches]
         return torch.cat([*outputs, self._convolve(f"{block}.branch_pool", pool(states))], dim=1)
 
-    def _reduce(self, block: str, states: States, branches: Sequence[Branch]) -> States:
-        """Return all branches, whose last steps halve the size, and the maxima of the states, side by side."""
+    def _run_reduction_block(self, block: str, states: States, branches: Sequence[Branch]) -> States:
+        """Return the outputs of all branches and the max-pooled states, at half the size, concatenated by channel."""
         outputs = [
-            self._convolve(f"{block}.{branch[-1]}", self._follow(block, states, branch[:-1]), stride=2)
+            self._convolve(f"{block}.{branch[-1]}", self._run_branch(block, states, branch[:-1]), stride=2)
             for branch in branches
         ]
-        return torch.cat([*outputs, _halve(states)], dim=1)
+        return torch.cat([*outputs, _halve_resolution(states)], dim=1)
 
-    def _follow(self, block: str, states: States, branch: Branch) -> States:
+    def _run_branch(self, block: str, states: States, branch: Branch) -> States:
         for step in branch:
             states = torch.cat([self._convolve(f"{block}.{name}", states) for name in step.split("+")], dim=1)
         return states
@@ -133,7 +138,7 @@ class Inception:
 def _fold(
     weights: Mapping[str, torch.Tensor], name: str, dtype: torch.dtype, device: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the weights (out, in, height, width) and the biases (out,) of a convolution with its normalisation."""
+    """Return a convolution's weights (out, in, height, width) and biases (out,), with its normalisation folded in."""
     mean, variance, factor, bias = (
         weights[f"{name}.bn.{part}"].double() for part in ("running_mean", "running_var", "weight", "bias")
     )
@@ -146,5 +151,5 @@ def _name_steps(branch: str, count: int) -> Branch:
     return tuple(f"{branch}_{step}" for step in range(1, count + 1))
 
 
-def _halve(states: States) -> States:
+def _halve_resolution(states: States) -> States:
     return max_pool2d(states, 3, stride=2)

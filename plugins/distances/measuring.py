@@ -1,4 +1,4 @@
-"""Measures the distances of generators' images from the reference images, with intervals where these hold."""
+"""Measures the distances of generators' images from the reference images, with intervals where they are valid."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,11 +21,17 @@ from plumbline.pipelines.store.runs import name_by_time
 from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps.computing import CellTables, compute_and_repair, inspect_cells, register_sweep
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
-from plumbline.plugins.distances.distance_config import Distance, DistanceConfig
+from plumbline.plugins.distances.distance_config import DistanceConfig, DistanceName
 from plumbline.plugins.distances.features import ClusterSums, FeatureBatch, PromptEffects
 from plumbline.plugins.distances.features_stage import FEATURES_STAGE, read_features
-from plumbline.plugins.distances.frechet import SplitMoments, compute_frechet, derive_frechet, extrapolate, sum_moments
-from plumbline.plugins.distances.image_sets import open_generated, open_reference
+from plumbline.plugins.distances.frechet import (
+    SplitMoments,
+    compute_frechet_distance,
+    differentiate_frechet_distance,
+    extrapolate_distance,
+    sum_moments,
+)
+from plumbline.plugins.distances.image_sets import open_generated_images, open_reference_images
 from plumbline.plugins.distances.mmd import estimate_mmd
 
 MIN_PROMPTS = 20
@@ -47,7 +53,7 @@ class PlannedDistances(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """Distance of infinitely many images, with its sampling error."""
+    """Distance estimated for infinitely many images, with its sampling error."""
 
     distance: float
     error: float
@@ -56,14 +62,14 @@ class Estimate(NamedTuple):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The interval at 95%; distances are at least 0."""
+        """The 95% confidence interval, cut off at 0, because no distance is negative."""
         return max(self.distance - Z_95 * self.error, 0.0), max(self.distance + Z_95 * self.error, 0.0)
 
 
-class Measured(NamedTuple):
+class MeasuredDistance(NamedTuple):
     """The distance of one generator's images from the reference images."""
 
-    distance: Distance
+    distance: DistanceName
     generator: str
     images: int
     reference_images: int
@@ -77,7 +83,7 @@ class Measured(NamedTuple):
 class Comparison(NamedTuple):
     """Two generators' distances from the same reference images."""
 
-    distance: Distance
+    distance: DistanceName
     closer: str
     farther: str
     difference: float
@@ -102,7 +108,7 @@ class MeasuredDistances(NamedTuple):
     """Results of jobs.distance."""
 
     distances_id: str
-    measured: Sequence[Measured]
+    measured: Sequence[MeasuredDistance]
     comparisons: Sequence[Comparison]
     failed: Sequence[FailedImages]
     notes: Sequence[str]
@@ -158,7 +164,7 @@ class StoredFeatures:
         )
 
     def select_part(self, images: int) -> "StoredFeatures":
-        """Return a random part of about this many images; the parts of all sets contain the same prompts."""
+        """Return about this many images, of random prompts. Parts of two sets share as many prompts as possible."""
         if self.images <= images:
             return self
         return StoredFeatures(self.cells, self.paths, int(2**64 * images / self.images))
@@ -170,9 +176,9 @@ class _ComputedSet(NamedTuple):
 
 
 def plan_distances(config: DistanceConfig) -> PlannedDistances:
-    """Plan the features of all images; raise ConfigError if there are no images or a model is missing."""
-    generated = plan_sweep(config.make_sweep(open_generated(config)), wanted=(FEATURES_STAGE,))
-    reference = plan_sweep(config.make_sweep(open_reference(config)), wanted=(FEATURES_STAGE,))
+    """Plan the sweeps that compute the features; raise ConfigError if there are no images or a model is missing."""
+    generated = plan_sweep(config.make_sweep(open_generated_images(config)), wanted=(FEATURES_STAGE,))
+    reference = plan_sweep(config.make_sweep(open_reference_images(config)), wanted=(FEATURES_STAGE,))
     return PlannedDistances(config, generated, reference)
 
 
@@ -180,7 +186,7 @@ def measure_distances(planned: PlannedDistances, watch: Watch) -> MeasuredDistan
     """Compute missing features, measure all distances, and write them to the store."""
     reference = _compute_features(planned.reference, watch, "the reference")
     generated = _compute_features(planned.generated, watch, "the generators")
-    measured: list[Measured] = []
+    measured: list[MeasuredDistance] = []
     comparisons: list[Comparison] = []
     notes: list[str] = []
     for distance in planned.config.distances:
@@ -221,16 +227,16 @@ def _count_errors(cells: CellTables) -> Counter[str]:
     return kinds
 
 
-def _list_paths(cells: CellTables, distance: Distance, generator: str | None) -> list[str]:
-    """Return the cells with a distance's features, of one generator's images or of all."""
+def _list_paths(cells: CellTables, distance: DistanceName, generator: str | None) -> list[str]:
+    """Return the paths of the cells with a distance's features, for one generator, or for all if it is None."""
     shards = [shard for shard in cells.plan.images.of_shard if generator in (None, shard.group)]
     return cells.list_paths(cells.plan.images.select(cells.plan.recipes[distance][FEATURES_STAGE], shards))
 
 
 def _measure(
-    config: DistanceConfig, distance: Distance, cells: CellTables, reference: StoredFeatures, notes: list[str]
-) -> list[Measured]:
-    """Return the distances of all generators; append notes about sets that are compared in part, or that are small."""
+    config: DistanceConfig, distance: DistanceName, cells: CellTables, reference: StoredFeatures, notes: list[str]
+) -> list[MeasuredDistance]:
+    """Return the distances of all generators; append notes about sets that are small or only partly compared."""
     generators = list(dict.fromkeys(shard.group for shard in cells.plan.images.of_shard))
     if reference.images < 2:
         raise ConfigError(
@@ -262,9 +268,9 @@ def _measure(
     return measured
 
 
-def _measure_cmmd(generator: str, features: StoredFeatures, reference: FeatureBatch, prompts: int) -> Measured:
+def _measure_cmmd(generator: str, features: StoredFeatures, reference: FeatureBatch, prompts: int) -> MeasuredDistance:
     found = estimate_mmd(features.load(), reference)
-    measured = Measured("cmmd", generator, features.images, len(reference.features), found.value, None)
+    measured = MeasuredDistance("cmmd", generator, features.images, len(reference.features), found.value, None)
     if prompts < MIN_PROMPTS:
         return measured._replace(reason=_explain_few_prompts("cmmd", prompts))
     return measured._replace(estimate=Estimate(found.unbiased, found.effects.standard_error, found.effects))
@@ -272,10 +278,10 @@ def _measure_cmmd(generator: str, features: StoredFeatures, reference: FeatureBa
 
 def _measure_fid(
     generator: str, features: StoredFeatures, reference: StoredFeatures, reference_moments: SplitMoments
-) -> Measured:
+) -> MeasuredDistance:
     moments = sum_moments(features, features.width)
-    value = compute_frechet(moments.whole, reference_moments.whole)
-    measured = Measured("fid", generator, features.images, reference.images, value, None)
+    value = compute_frechet_distance(moments.whole, reference_moments.whole)
+    measured = MeasuredDistance("fid", generator, features.images, reference.images, value, None)
     fewest, needed = min(features.images, reference.images), MIN_IMAGES_PER_FEATURE * features.width
     if fewest < needed:
         reason = f"fid: no interval, because {fewest} images cannot show how {features.width} features vary together"
@@ -283,18 +289,18 @@ def _measure_fid(
     prompts = min(features.prompts, reference.prompts)
     if prompts < MIN_PROMPTS:
         return measured._replace(reason=_explain_few_prompts("fid", prompts))
-    influence = derive_frechet(moments.whole, reference_moments.whole)
+    influence = differentiate_frechet_distance(moments.whole, reference_moments.whole)
     sums = ClusterSums()
     for batch in features:
         sums.add(batch.prompts, influence.measure_first(batch.features, moments.whole) / features.images)
     for batch in reference:
         sums.add(batch.prompts, influence.measure_second(batch.features, reference_moments.whole) / reference.images)
     effects = sums.sum_by_prompt()
-    extrapolated, split_error = extrapolate(moments, reference_moments, value)
+    extrapolated, split_error = extrapolate_distance(moments, reference_moments, value)
     return measured._replace(estimate=Estimate(extrapolated, sqrt(effects.standard_error**2 + split_error**2), effects))
 
 
-def _explain_few_prompts(distance: Distance, prompts: int) -> str:
+def _explain_few_prompts(distance: DistanceName, prompts: int) -> str:
     return (
         f"{distance}: no interval, because {format_quantity(prompts, 'prompt')} cannot show how much the "
         f"distance varies; give "
@@ -302,8 +308,8 @@ def _explain_few_prompts(distance: Distance, prompts: int) -> str:
     )
 
 
-def compare_generators(measured: Sequence[Measured]) -> list[Comparison]:
-    """Return each two generators' difference in a distance, the closer generator first.
+def compare_generators(measured: Sequence[MeasuredDistance]) -> list[Comparison]:
+    """Return the difference in distance for each pair of generators, with the closer generator first.
 
     The errors of the two distances are not independent, because both depend on the same reference images.
     """
@@ -336,12 +342,12 @@ DISTANCES_SCHEMA = pa.schema(
         ("reason", pa.string()),
     ]
 )
-"""Schema of distances.parquet. `value` is the release's number, `estimate` the distance of infinitely many images with
-its interval at 95% (`low`, `high`), and `reason` the sentence that explains a missing estimate.
+"""Schema of distances.parquet. `value` is the release's number, `estimate` the distance for infinitely many images with
+its 95% interval (`low`, `high`), and `reason` the sentence that explains a missing estimate.
 """
 
 
-def _make_row(measured: Measured) -> dict[str, Any]:
+def _make_row(measured: MeasuredDistance) -> dict[str, Any]:
     row = {**measured._asdict(), "estimate": None, "low": None, "high": None}
     if measured.estimate is None:
         return row

@@ -1,4 +1,4 @@
-"""The maximum mean discrepancy of two sets of embeddings (CMMD), with its sampling error.
+"""The maximum mean discrepancy between two sets of embeddings (CMMD), with its sampling error.
 
 CMMD is 1000 times the squared discrepancy under the kernel exp(-|x - y|^2 / (2 * 10^2)) (Jayasumana et al. 2024,
 Rethinking FID, sec. 4; google-research/google-research, cmmd/distance.py).
@@ -19,7 +19,7 @@ ROWS_AT_ONCE = 2048
 
 
 class MmdEstimate(NamedTuple):
-    """The discrepancy of two sets, as released and without bias, with the effect of each prompt."""
+    """The release's estimate of the discrepancy between two sets, an unbiased estimate, and the prompts' effects."""
 
     value: float
     """The release's estimate. It includes the pairs of an image with itself, so it is too large by about c / n."""
@@ -47,7 +47,7 @@ class _Distances(NamedTuple):
 
 
 def estimate_mmd(first: FeatureBatch, second: FeatureBatch) -> MmdEstimate:
-    """Return the discrepancy of two sets of unit-length embeddings, each with at least two prompts."""
+    """Return the discrepancy between two sets of unit-length embeddings, each with at least two prompts."""
     n, m = len(first.features), len(second.features)
     within, between = _sum_distances(first, first), _sum_distances(first, second)
     within_second, between_second = _sum_distances(second, second), _sum_distances(second, first)
@@ -68,23 +68,23 @@ def _sum_distances(first: FeatureBatch, second: FeatureBatch) -> _Distances:
     prompts, features = second.prompts[order], second.features[order]
     for rows in _list_slices(len(total)):
         for columns in _list_slices(len(features)):
-            block = _compute_block(first.features[rows], features[columns])
+            block = _compute_distance_block(first.features[rows], features[columns])
             total[rows] += block.sum(axis=1, dtype=np.float64)
-            if _overlap(first.prompts[rows], prompts[columns]):
+            if _have_common_values(first.prompts[rows], prompts[columns]):
                 shared = first.prompts[rows, None] == prompts[None, columns]
                 same[rows] += (block * shared).sum(axis=1, dtype=np.float64)
                 n_same[rows] += shared.sum(axis=1)
     return _Distances(total, total - same, len(features) - n_same)
 
 
-def _overlap(some: NDArray[np.uint64], ordered: NDArray[np.uint64]) -> bool:
-    """Return True if a value is in both; `ordered` is sorted."""
-    places = np.minimum(np.searchsorted(ordered, some), len(ordered) - 1)
-    return bool((ordered[places] == some).any())
+def _have_common_values(values: NDArray[np.uint64], ordered: NDArray[np.uint64]) -> bool:
+    """Return True if the two arrays have a value in common; `ordered` is sorted."""
+    places = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
+    return bool((ordered[places] == values).any())
 
 
-def _compute_block(rows: NDArray[np.float32], columns: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return 1 - k(x, y) for each pair (rows, columns); most kernel values are near 1, so this keeps their digits."""
+def _compute_distance_block(rows: NDArray[np.float32], columns: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return 1 - k(x, y) for x in `rows` and y in `columns`, because float32 cannot resolve values of k near 1."""
     lengths = [np.square(side).sum(axis=1) for side in (rows, columns)]
     squares = np.clip(lengths[0][:, None] + lengths[1][None] - 2 * (rows @ columns.T), 0, None)
     block: NDArray[np.float32] = -np.expm1(squares * np.float32(-0.5 / SIGMA**2))

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from plumbline.operators.base.bounds import NotNegative
+from plumbline.operators.base.bounds import NonNegative
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.judges.judge import (
-    InspectedConfig,
+    InspectionMetricConfig,
     JudgeQuestion,
     Scale,
     fill_template,
@@ -28,7 +28,7 @@ QUALITY_SCALES = (Scale("naturalness", 0, MAX_RATING), Scale("artifacts", 0, MAX
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EditScoreConfig(InspectedConfig):
+class EditScoreConfig(InspectionMetricConfig):
     """Options of EditScore."""
 
     kind: Literal["editscore"] = "editscore"
@@ -39,7 +39,7 @@ class EditScoreConfig(InspectedConfig):
     )
     views: ClassVar[tuple[View, ...]] = ("edit", "result")
     score_range: ClassVar[ScoreRange] = (0.0, 10.0)
-    temperature: NotNegative = 0.7
+    temperature: NonNegative = 0.7
     """Sampling temperature; 0 always selects the likeliest token."""
     seed: int = 42
     """Seed of the first reply; it increases by 1 for each further reply (`repeats`, the release's num_pass)."""
@@ -48,26 +48,26 @@ class EditScoreConfig(InspectedConfig):
     releases: ClassVar[tuple[type[Release], ...]] = (EditScoreRelease,)
     templates: ClassVar[tuple[str, ...]] = (EDIT_TEMPLATE_NAME, PERCEPTUAL_TEMPLATE_NAME)
 
-    def verdict_options(self) -> dict[str, Any]:
+    def list_verdict_options(self) -> dict[str, Any]:
         """Return all options that affect a verdict, except the judge."""
         release = self.find_release(EditScoreRelease)
         if release is not None:
             return {"wording": release.digest, **self.sampling._asdict()}
-        return self.request_options(*self.templates)
+        return self.list_request_options(*self.templates)
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
         """Request two replies: one about the source and the edited image, and one about the edited image alone."""
         release = self.find_release(EditScoreRelease)
         if release is not None:
             return combine_ratings((yield from release.inspect(prompt, self.sampling)))
-        edit = fill_template(self.template_text(EDIT_TEMPLATE_NAME), instruction=parsing.collapse_spaces(prompt))
+        edit = fill_template(self.get_template_text(EDIT_TEMPLATE_NAME), instruction=parsing.collapse_spaces(prompt))
         asked = (
             JudgeQuestion(edit, EDIT_SCALES),
-            JudgeQuestion(self.template_text(PERCEPTUAL_TEMPLATE_NAME), QUALITY_SCALES, view=1),
+            JudgeQuestion(self.get_template_text(PERCEPTUAL_TEMPLATE_NAME), QUALITY_SCALES, view=1),
         )
         return combine_ratings((yield from self.request_combined_verdict(asked)))
 
-    def score_options(self) -> dict[str, Any]:
+    def list_score_options(self) -> dict[str, Any]:
         return {"rating": self.rating}
 
     def score(self, evidence: Evidence) -> Scored:
@@ -77,7 +77,7 @@ class EditScoreConfig(InspectedConfig):
 
 
 def combine_ratings(verdict: Verdict) -> Verdict:
-    """Convert a judge's ratings to a scale of 10, as upstream's code does.
+    """Convert a judge's ratings to a scale from 0 to 10, as upstream's code does.
 
     `overall` is the square root of the product of the lower edit rating and the lower quality rating.
     """

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.judges.judge import InspectedConfig, Scale, fill_template, find_kind
+from plumbline.operators.metrics.judges.judge import InspectionMetricConfig, Scale, fill_template, find_kind
 from plumbline.operators.metrics.metric import ScoreRange, Verdict, View
 from plumbline.operators.metrics.writing import Writing, WrittenQuestion
 
@@ -28,7 +28,7 @@ class KindOfEdit(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ImgEditConfig(InspectedConfig):
+class ImgEditConfig(InspectionMetricConfig):
     """Options of ImgEdit-Bench."""
 
     kind: Literal["imgedit"] = "imgedit"
@@ -49,15 +49,17 @@ class ImgEditConfig(InspectedConfig):
         """True if the question depends on the prompt's skills, because no `edit_kind` is set."""
         return self.edit_kind is None
 
-    def verdict_options(self) -> dict[str, Any]:
+    def list_verdict_options(self) -> dict[str, Any]:
         """Return all options that affect a verdict, except the judge."""
-        return InspectedConfig.verdict_options(self) | ({} if self.uses_skills else {"edit_kind": self.edit_kind})
+        return InspectionMetricConfig.list_verdict_options(self) | (
+            {} if self.uses_skills else {"edit_kind": self.edit_kind}
+        )
 
     def inspect(
         self, prompt: str, questions: Sequence[WrittenQuestion] = (), skills: Sequence[str] = ()
     ) -> Writing[Verdict | RowError]:
         """Request a verdict on an edit, whose kind is `edit_kind` or the only kind of edit among the skills."""
-        kinds = read_kinds(self.template_text(KINDS_TEMPLATE_NAME))
+        kinds = read_kinds(self.get_template_text(KINDS_TEMPLATE_NAME))
         one = find_kind(kinds, skills, self.edit_kind)
         if one is None:
             found = ", ".join(map(repr, skills)) or "none"
@@ -65,7 +67,7 @@ class ImgEditConfig(InspectedConfig):
         parts = {"instruction": parsing.collapse_spaces(prompt), "task": one.task, "respects": one.criteria}
         return (
             yield from self.request_verdict(
-                fill_template(self.template_text(INSPECT_TEMPLATE_NAME), **parts), one.scales
+                fill_template(self.get_template_text(INSPECT_TEMPLATE_NAME), **parts), one.scales
             )
         )
 

@@ -1,4 +1,4 @@
-"""The model family lpips: the distance of two images in the features of an image classifier (Zhang et al. 2018)."""
+"""The model family lpips: the distance between two images' features in an image classifier (Zhang et al. 2018)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from plumbline.plugins.edits.lpips_trunks import TRUNKS
 def _check_trunk(config: LocalModel, parts: Mapping[str, Part], fields: Fields) -> None:
     if fields.get("net") not in TRUNKS:
         raise ModelError(
-            f"{parts['checkpoint'].source}: `net` of config.json is {fields.get('net')!r}; only "
+            f"{parts['checkpoint'].source}: `net` in config.json is {fields.get('net')!r}; only "
             f"{' and '.join(TRUNKS)} are supported (plugins/edits/README.md)"
         )
 

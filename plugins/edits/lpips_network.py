@@ -10,7 +10,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch.nn.functional import conv2d, max_pool2d
 
-from plumbline.operators.base.errors import HopelessRow, RowError
+from plumbline.operators.base.errors import RowError, UnprocessableRowError
 from plumbline.operators.models.calls import ComparisonResult, Measure, Pair, PixelRule
 from plumbline.operators.models.checkpoints.parts import read_fields
 from plumbline.operators.models.model import ResolvedModel
@@ -29,18 +29,22 @@ NORM_EPSILON = 1e-10
 
 
 class Lpips:
-    """LPIPS, version 0.1, which serves the `similarity` call for edits by the measure `distance`.
+    """LPIPS, version 0.1. For edits, it answers `similarity` calls with the measure `distance`.
 
-    The edited image is resized to the size of its source. The distance is the one of the release
-    (richzhang/PerceptualSimilarity, lpips/lpips.py): in each slice, the squared difference of the two features of a
-    position, each of unit length, weighted by channel and averaged over positions; the slices are added up.
+    The edited image is resized to the size of its source. The distance is computed as in the release
+    (richzhang/PerceptualSimilarity, lpips/lpips.py). In each slice, the features at each position are scaled to unit
+    length. The squared differences between the two images are weighted by channel and averaged over positions. The
+    distance is the sum over the slices.
     """
 
     side_by_side = False
     tokenizer = None
 
     def __init__(self, weights: Mapping[str, torch.Tensor], trunk: Trunk, image_batch: int) -> None:
-        """Set the weights by their names in the release, all on one device and in one precision."""
+        """Create the network.
+
+        The keys of `weights` are the names in the release. All weights must be on one device and in one precision.
+        """
         self.trunk = trunk
         self.image_batch = image_batch
         self.convolutions = [
@@ -81,14 +85,14 @@ class Lpips:
     ) -> list[ComparisonResult]:
         """Return the distance of each image from its source.
 
-        Raises HopelessRow if a source is smaller than MIN_COMPARED_SIDE.
+        Raises UnprocessableRowError if a source is smaller than MIN_COMPARED_SIDE.
         """
         both = [(features[pair.image], features[pair.source]) for pair in pairs if pair.source is not None]
         for _, source in both:
             height, width = source.shape[1:]
             if min(height, width) < MIN_COMPARED_SIDE:
                 found = f"the source of the edit: {width}x{height} pixels, but LPIPS needs at least {MIN_COMPARED_SIDE}"
-                raise HopelessRow(RowError("image_too_small", f"{found} per side; use a larger one"))
+                raise UnprocessableRowError(RowError("image_too_small", f"{found} per side; use a larger one"))
         order = sorted(range(len(both)), key=lambda index: both[index][1].shape)
         distances: dict[int, float] = {}
         for (_, height, width), group in groupby(order, key=lambda index: both[index][1].shape):
@@ -100,7 +104,7 @@ class Lpips:
         return [ComparisonResult(distances[index], truncated=False) for index in range(len(both))]
 
     def _measure(self, pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> list[float]:
-        """Return the distance of each (image, source); all sources have the same size."""
+        """Return the distance for each pair (image, source); all sources have the same size."""
         images = torch.stack([_resize(image, source) for image, source in pairs])
         sources = torch.stack([source for _, source in pairs])
         with torch.inference_mode():
@@ -119,7 +123,10 @@ class Lpips:
 
 
 def _compare_features(states: torch.Tensor, channel_weights: torch.Tensor) -> torch.Tensor:
-    """Return one slice's part of the distance (n,), given features (2 n, channels, height, width), images first."""
+    """Return one slice's contribution to the distances (n,).
+
+    The features are (2 n, channels, height, width): first the images, then their sources.
+    """
     unit = states / (states.square().sum(1, keepdim=True).sqrt() + NORM_EPSILON)
     images, sources = unit.chunk(2)
     return conv2d((images - sources).square(), channel_weights).mean((1, 2, 3))

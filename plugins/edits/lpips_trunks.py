@@ -1,4 +1,4 @@
-"""The networks that LPIPS compares images by: layers of AlexNet and VGG16."""
+"""The networks whose features LPIPS compares: layers of AlexNet and VGG16."""
 
 from collections.abc import Mapping
 from typing import NamedTuple

@@ -35,19 +35,20 @@ RATING_PAIR_PATTERN = re.compile(r"\[\s*([^,\s]+)\s*,\s*([^,\s]+)\s*\]")
 
 
 def read_imagenhub(place: Place) -> Release:
-    """Return human ratings of edits (SC, PQ and O), and the scores by judges and by measures such as LPIPS.
+    """Return human ratings of edits (SC, PQ and O), and the scores from judges and from measures such as LPIPS.
 
-    ImagenHub: edits by nine text-guided, four mask-guided and three subject-driven editors, each rated by three people
-    for semantic consistency and perceptual quality with 0, 0.5 or 1.
+    ImagenHub: edits by nine text-guided, four mask-guided and three subject-driven editors. Three people rated the
+    semantic consistency (SC) and the perceptual quality (PQ) of each edit as 0, 0.5 or 1.
 
     Source: a checkout of TIGER-AI-Lab/VIEScore (read at 2cbea4e). In paper_implementation:
-    - _human_annotations/ImagenHub_human_eval_results/ImagenHub_<task>_IE/*_rater<n>.tsv: uid, and by editor `[SC, PQ]`;
+    - _human_annotations/ImagenHub_human_eval_results/ImagenHub_<task>_IE/*_rater<n>.tsv: the column uid, and for each
+      editor a column of `[SC, PQ]`;
     - _answers/results_<judge>/ImagenHub_<task>_IE/<editor>/SC.json and PQ.json: `{uid: {"score": [0-10, ...]}}`;
     - _answers/results_autometrics/ImagenHub_<task>_IE/<editor>.json: `{uid: {"LPIPS": number}}`.
 
-    As in upstream's analyze_json.ipynb, a judge's SC and PQ are the lowest integer in a reply, divided by ten and
-    clipped to 0 to 1; edits without an answer to both are skipped. For people and judges alike, O is the square root of
-    SC times PQ.
+    As in upstream's analyze_json.ipynb, a judge's SC and PQ are the lowest of the reply's ratings, truncated, divided
+    by ten and clipped to the range from 0 to 1. Edits without replies for both are skipped. For people and judges
+    alike, O is the square root of SC times PQ.
 
     Metrics are named `<judge>_SC` and so on; measures keep the names in their files. A prompt's skill is its task. An
     image is named `<task>/<editor>/<uid>`, and its prompt `<task>/<uid>`. Generation tasks are not read.
@@ -124,7 +125,10 @@ def _read_replies(file: Place) -> dict[str, float | None]:
 
 
 def _find_lowest_rating(reply: Any, where: str) -> float | None:
-    """Return the lowest number, truncated, divided by 10 and clipped to 0 to 1; None if a number is missing."""
+    """Return the lowest of a reply's ratings, truncated, divided by 10 and clipped to the range from 0 to 1.
+
+    Returns None if the reply lacks any of its ratings.
+    """
     values = require_list(reply if isinstance(reply, list) else [reply], "scores", where)
     numbers = [parse_rating(value, where) for value in values]
     whole = [int(number) for number in numbers if number is not None]
@@ -146,11 +150,11 @@ CHOICE_BY_VERDICT = {
 
 
 def read_genai_arena(place: Place) -> Release:
-    """Return people's votes, with the left image as `a`, and the models' verdicts as scores.
+    """Return people's votes, with the left image as `a`, and the models' votes as scores.
 
-    The better image of a pair gets the score 1 and the other 0; both get 0.5 if they are equal.
+    The image that a model prefers gets the score 1 and the other 0; both get 0.5 if the model finds them equal.
 
-    GenAI-Bench of TIGER-AI-Lab: people's votes in GenAI-Arena between two edits of an image, and models' votes.
+    TIGER-AI-Lab's GenAI-Bench contains people's votes in GenAI-Arena between two edits of an image, and models' votes.
 
     Source: the folder results/image_edition of TIGER-AI-Lab/GenAI-Bench (read at f0b0334), or its image_generation
     folder, which has the same layout: <model>/pairwise.json, `[{"idx", "human_vote", "model_vote"}]`. A pair is named

@@ -38,7 +38,7 @@ class SourceComparisonConfig(Metric):
     def score_range(self) -> ScoreRange | None:
         return {"ssim": (-1.0, 1.0), "psnr": (0.0, MAX_PSNR)}.get(self.comparison, SHARE_RANGE)
 
-    def score_options(self) -> dict[str, str]:
+    def list_score_options(self) -> dict[str, str]:
         return {"comparison": self.comparison}
 
     def score(self, evidence: Evidence) -> Scored:

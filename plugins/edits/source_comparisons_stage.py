@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.base.schemas import image_schema
+from plumbline.operators.base.schemas import make_image_schema
 from plumbline.operators.images.preparing import Edit
 from plumbline.operators.images.rows import make_mask_error, name_edit_error
 from plumbline.operators.stages.images import PixelsStage
@@ -110,7 +110,7 @@ def _compute_ssim(x: NDArray[np.float64], y: NDArray[np.float64], kept: NDArray[
 
 
 def _sum_windows(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the Gaussian-weighted sums (height - 10, width - 10) of all 11 x 11 windows that lie inside the values."""
+    """Return the Gaussian-weighted sums (height - 10, width - 10) of all 11 x 11 windows that fit into the array."""
     from scipy.ndimage import gaussian_filter  # takes a tenth of a second to import
 
     sums: NDArray[np.float64] = gaussian_filter(values, SSIM_WINDOW_SIGMA, radius=SSIM_WINDOW_RADIUS)
@@ -123,7 +123,7 @@ class SourceComparisonsStage(PixelsStage):
     name = "source_comparisons"
     version = 1
     previous_stage = "image_statistics"
-    schema = image_schema(
+    schema = make_image_schema(
         ("comparisons", pa.list_(pa.struct([(name, pa.float32()) for name in SourceComparison._fields])))
     )
     column = "comparisons"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from plumbline.operators.metrics.judges.judge import JudgeQuestion, Scale, fill_template
-from plumbline.operators.metrics.judges.viescore import PERCEPTUAL_TEMPLATE, QUALITY_SCALES, TwoQuestionsConfig
+from plumbline.operators.metrics.judges.viescore import PERCEPTUAL_TEMPLATE, QUALITY_SCALES, TwoQuestionConfig
 from plumbline.operators.metrics.metric import View
 from plumbline.operators.metrics.wording import Release
 from plumbline.plugins.edits.wordings import GEditRelease, VieScoreEditRelease
@@ -15,7 +15,7 @@ EDIT_SCALES = (Scale("editing_success", 0, 10), Scale("overediting", 0, 10))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class VieScoreEditConfig(TwoQuestionsConfig):
+class VieScoreEditConfig(TwoQuestionConfig):
     """Options of VIEScore for edited images."""
 
     kind: Literal["viescore_edit"] = "viescore_edit"
@@ -30,7 +30,7 @@ class VieScoreEditConfig(TwoQuestionsConfig):
 
     def judge_questions(self, prompt: str) -> Sequence[JudgeQuestion]:
         """Return a question about the source and the edited image, and a question about the edited image alone."""
-        edit = fill_template(self.template_text(EDIT_TEMPLATE_NAME), instruction=prompt)
+        edit = fill_template(self.get_template_text(EDIT_TEMPLATE_NAME), instruction=prompt)
         return JudgeQuestion(edit, EDIT_SCALES), JudgeQuestion(
-            self.template_text(PERCEPTUAL_TEMPLATE), QUALITY_SCALES, view=1
+            self.get_template_text(PERCEPTUAL_TEMPLATE), QUALITY_SCALES, view=1
         )

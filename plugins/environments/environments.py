@@ -68,13 +68,14 @@ class EnvironmentConfig(BoundsChecked):
     """Seconds allowed for resolving the packages, and for installing them."""
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for a Python version or package whose form uv could misread, such as an option of uv."""
+        """Raise ConfigError for a Python version or package that uv could misread, for example as an option."""
         BoundsChecked.__post_init__(self)
         if self.python is not None and not (
             isinstance(self.python, str) and PYTHON_VERSION_PATTERN.fullmatch(self.python)
         ):
             raise ConfigError(
-                f'environment.python: expected a version in quotes, such as "3.11", got {self.python!r}; correct it'
+                f'environment.python: expected a version in quotes, such as "3.11", got {self.python!r}; set such a '
+                "version"
             )
         if not 0 < len(self.packages) <= MAX_PACKAGES:
             raise ConfigError(
@@ -85,7 +86,7 @@ class EnvironmentConfig(BoundsChecked):
             if len(package) > MAX_REQUIREMENT_CHARACTERS or not PACKAGE_PATTERN.fullmatch(package):
                 raise ConfigError(
                     f"environment.packages: expected packages such as numpy==2.0.0 or NAME @ git+https://ADDRESS, got "
-                    f"{hide_secrets(package[:MAX_REQUIREMENT_CHARACTERS])!r}; correct it"
+                    f"{hide_secrets(package[:MAX_REQUIREMENT_CHARACTERS])!r}; use one of these forms"
                 )
 
     @property
@@ -141,7 +142,8 @@ class Environment(NamedTuple):
 def resolve_environment(config: EnvironmentConfig) -> Environment:
     """Return the environment with the exact version of every package; raise ConfigError if uv finds no solution.
 
-    The result is kept in the folder, so that later commands have the same packages without asking an index.
+    The result is kept in the environments' folder, so that later commands use the same versions without asking an
+    index.
     """
     python_version = config.python_version
     wanted = [*config.packages, REQUIRED_PACKAGE]
@@ -170,7 +172,7 @@ def _open_folder(folder: str) -> Path:
 
 
 def _choose_interpreter(python_version: str) -> str:
-    """Return this process's interpreter if its version fits, or else the version, so that uv looks for one."""
+    """Return this process's interpreter if its version fits; otherwise, return the version for uv to find."""
     own = platform.python_version_tuple()
     return sys.executable if [*own][: python_version.count(".") + 1] == python_version.split(".") else python_version
 
@@ -179,10 +181,10 @@ def _compute_digest(python_version: str, packages: "tuple[str, ...] | list[str]"
     return sha256(json.dumps([python_version, PLATFORM_NAME, packages]).encode()).hexdigest()[:16]
 
 
-def _run_uv(work: str, *words: str, text: str = "", timeout: float) -> str:
+def _run_uv(work: str, *arguments: str, text: str = "", timeout: float) -> str:
     """Run uv in an empty folder, so that uv reads no project's settings, and return uv's output.
 
-    A message repeats `work`, the description of what uv is doing, every SECONDS_BETWEEN_NOTICES.
+    While uv runs, `work`, a description of what uv is doing, is logged every SECONDS_BETWEEN_NOTICES seconds.
     Raises EnvironmentFailed if uv fails or takes longer than `timeout` seconds.
     """
     uv = shutil.which("uv") or shutil.which("uv", path=str(Path(sys.executable).parent))
@@ -191,7 +193,7 @@ def _run_uv(work: str, *words: str, text: str = "", timeout: float) -> str:
     with tempfile.TemporaryDirectory(prefix="plumbline-uv-") as folder:
         # in a session of its own, uv ends with the processes that it started, such as builds of packages
         process = subprocess.Popen(
-            [uv, *words, "--quiet", "--color", "never"],
+            [uv, *arguments, "--quiet", "--color", "never"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -231,7 +233,7 @@ def _wait_for_output(process: "subprocess.Popen[str]", work: str, text: str, tim
 
 
 def _read_reason(message: str) -> str:
-    """Return uv's reason as one line, without the title and the frame around it."""
+    """Return the reason in uv's error message as one line, without its heading and its box-drawing characters."""
     message = message[max(message.rfind("error:"), message.rfind("×"), 0) :]
     _, _, reason = message.replace("╰─▶", "cause:").partition("cause:")
     words = re.sub(r"[\s│]+", " ", reason or message.removeprefix("error:")).strip()

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from plumbline.operators.base.errors import REMEDIES_BY_KIND, ConfigError, HopelessRow, RowError
+from plumbline.operators.base.errors import REMEDIES_BY_KIND, ConfigError, RowError, UnprocessableRowError
 from plumbline.operators.metrics.function import (
     MODULE_NAME_PATTERN,
     FunctionDeclaration,
@@ -40,7 +40,10 @@ class EnvironmentFunction(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """Digest of the source text or, for a module of a package, of its name; keys also contain the packages."""
+        """Digest of the source text or, for a module of a package, of the module's name.
+
+        The versions of the packages are in the cells' keys, so the digest need not cover them.
+        """
         return hashlib.sha256(self.location.encode()).hexdigest()[:16] if self.source is None else self.source.digest
 
     @property
@@ -89,26 +92,26 @@ def _load_description(function: EnvironmentFunction) -> FunctionDescription:
 def _call_worker(
     worker: Worker, where: str, batches: bool, images: Sequence[Image.Image], texts: Sequence[str]
 ) -> list[Any]:
-    """Return the function's value for each image; raise HopelessRow with the error if the worker returns no values."""
+    """Return the function's value for each image; raise UnprocessableRowError if the worker returns an error."""
     try:
         reply = worker.call(images, texts, batches=batches)
     except EnvironmentFailed as error:
         message = f"the environment of {where} could not be made: {error}"
-        raise HopelessRow(RowError("environment_failed", message, retryable=True)) from error
+        raise UnprocessableRowError(RowError("environment_failed", message, retryable=True)) from error
     except WorkerDied as error:
         message = f"the worker of {where} {error}; {REMEDIES_BY_KIND['worker_died']}"
-        raise HopelessRow(RowError("worker_died", message, retryable=True)) from error
+        raise UnprocessableRowError(RowError("worker_died", message, retryable=True)) from error
     if "raised" in reply:
         message = f"{where} raised {reply['raised']}; correct the function"
-        raise HopelessRow(RowError("function_failed", message, retryable=True))
+        raise UnprocessableRowError(RowError("function_failed", message, retryable=True))
     return list(reply["values"])
 
 
-def make_environment_function(named: str, environment: Environment) -> EnvironmentFunction:
-    """Return the function with this name, which has the form FILE.py:NAME or PACKAGE.MODULE:NAME.
+def make_environment_function(reference: str, environment: Environment) -> EnvironmentFunction:
+    """Return the function named by a reference of the form FILE.py:NAME or PACKAGE.MODULE:NAME.
 
     Raises ConfigError if the file cannot be read.
     """
-    location, name = split_name(named)
+    location, name = split_name(reference)
     is_module = MODULE_NAME_PATTERN.fullmatch(location) is not None and not location.endswith(".py")
-    return EnvironmentFunction(name, location, environment, None if is_module else read_source(named))
+    return EnvironmentFunction(name, location, environment, None if is_module else read_source(reference))

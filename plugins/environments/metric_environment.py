@@ -1,4 +1,4 @@
-"""Reads the option `environment` of a function metric."""
+"""Reads the `environment` option of a function metric."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,7 @@ def read_environment_function(key: str, named: str, options: Any) -> Environment
     Args:
         key: Key of the metric, for messages.
         named: The function: FILE.py:NAME, or PACKAGE.MODULE:NAME of one of the environment's packages.
-        options: The value of the option `environment`.
+        options: The value of the `environment` option.
 
     Raises:
         ConfigError: The environment is invalid or cannot be resolved, or the file cannot be read.

@@ -38,7 +38,7 @@ class ResolvedPackage(ResolvedModel[PackageModel]):
 class PackageScorer:
     """Model that serves `similarity` with a function in an environment of its own.
 
-    Images are passed on in their full size, because each scorer has its own preprocessing.
+    Images are passed on at full size, because each scorer has its own preprocessing.
     """
 
     side_by_side = False

@@ -1,6 +1,6 @@
 """The program of a worker: loads one function in an environment's Python, and calls it as worker.py requests.
 
-It imports nothing of Plumbline but user_code.py, and outside the standard library only Pillow.
+It imports only user_code.py from Plumbline and, apart from the standard library, only Pillow.
 """
 
 from __future__ import annotations  # the environment's Python may be older than ours
@@ -31,7 +31,7 @@ MAX_TEXT_CHARACTERS = 300
 
 
 class LoadedFunction:
-    """A loaded function, with the replies to the two kinds of requests: to describe the function, and to call it."""
+    """A loaded function, which answers two kinds of requests: to describe the function, and to call it."""
 
     def __init__(self, name: str, location: str, text: str | None, file: str) -> None:
         self.file = file
@@ -45,7 +45,7 @@ class LoadedFunction:
         return {
             "declared": getattr(self.function, user_code.DECLARATION_ATTRIBUTE, None),
             "about": user_code.read_first_line(self.function)[:MAX_TEXT_CHARACTERS],
-            "other_parameters": user_code.find_other_parameters(self.function),
+            "other_parameters": user_code.describe_unsupported_parameters(self.function),
         }
 
     def call(self, images: Sequence[Any], texts: Sequence[str], batches: bool) -> dict[str, Any]:

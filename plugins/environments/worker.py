@@ -1,4 +1,4 @@
-"""The worker of a function with an environment of its own: a process of that environment's Python.
+"""The worker for a function with its own environment: a process that runs that environment's Python.
 
 The worker runs program.py, and talks to Plumbline's process through pipes: the worker's standard input and output.
 Every message is a length followed by that many bytes. This is multiprocessing's format, without its pickled objects.
@@ -6,8 +6,8 @@ The first request describes the function to load, as JSON, and the reply describ
 request is JSON with the prompts and the sizes of the images, followed by a message with the RGB pixels of each image.
 The reply is JSON with the values.
 
-A worker serves one function, and is started by this process or by an actor of Ray. The process that started a worker
-also stops it; if that process dies, the worker exits because its input ends.
+A worker serves one function, and is started by this process or by a Ray actor. The process that started a worker also
+stops it; if that process dies, the worker exits because its input ends.
 """
 
 import json
@@ -33,7 +33,7 @@ from plumbline.plugins.environments.environments import Environment
 PROGRAM_FILE = Path(__file__).with_name("program.py")
 MAX_REPLY_BYTES = 1_000_000
 """Maximum size of a worker's reply in bytes."""
-MAX_DEATHS_IN_A_ROW = 10
+MAX_CONSECUTIVE_DEATHS = 10
 """Maximum number of times in a row that a worker may end without returning values. After that no worker is started,
 because a new worker would not score any row either. The limit allows for halving a batch until it contains only the
 image that crashes the worker.
@@ -78,25 +78,25 @@ class Worker:
                 reply = self._ask(process, request, images)
                 self._deaths = 0
                 if is_device_lost(RuntimeError(str(reply.get("raised")))):
-                    self._stop()  # only a new process can use its GPU again
+                    self._end_process()  # only a new process can use its GPU again
                 return reply
-            self._stop()  # it could not load the function, but another might
+            self._end_process()  # it could not load the function, but another might
             return {"raised": process.described.get("raised", "the function is missing")}
 
     def stop(self) -> None:
         """End the process; the next call starts another."""
         with self._lock:
-            self._stop()
+            self._end_process()
 
-    def _stop(self) -> None:
+    def _end_process(self) -> None:
         if self._process is not None:
             self._process.end()
         self._process = None
 
     def _start(self) -> "_Process":
         if self._process is None:
-            if self._deaths >= MAX_DEATHS_IN_A_ROW:
-                raise WorkerDied(f"ended {MAX_DEATHS_IN_A_ROW} processes in a row, so no further process is started")
+            if self._deaths >= MAX_CONSECUTIVE_DEATHS:
+                raise WorkerDied(f"ended {MAX_CONSECUTIVE_DEATHS} processes in a row, so no further process is started")
             process = self._process = _Process(self.environment.ensure_python())
             process.described = self._ask(process, self.source)
         return self._process
@@ -108,7 +108,7 @@ class Worker:
             return process.ask(request, images, self.environment.timeout)
         except WorkerDied:
             self._deaths += 1
-            self._stop()
+            self._end_process()
             raise
 
 

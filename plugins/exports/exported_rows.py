@@ -1,4 +1,4 @@
-"""Makes the rows of exported tables. Rows are flat, and have a unique key and the digest of their scores' file."""
+"""Makes the rows of exported tables. Each row is flat, and has a unique key and a digest of its scores file."""
 
 import hashlib
 from collections.abc import Iterator, Sequence
@@ -43,7 +43,10 @@ class PartRows(NamedTuple):
 
 
 class RowMaker:
-    """Converter of a run's scores to rows, part by part. It stores eight bytes per row to recognize repeated ids."""
+    """Converter that turns a run's scores into rows, part by part.
+
+    It stores eight bytes per row to recognize repeated ids.
+    """
 
     def __init__(self, benchmark: str, run_id: str, columns: Sequence[str] | None) -> None:
         """Prepare the conversion. `columns` lists the extra columns to keep; None keeps all."""
@@ -56,7 +59,7 @@ class RowMaker:
         The scores have the schema SCORES, followed by extra columns. Raises ConfigError if an extra column is missing,
         or has the same name as one of the table's own columns.
         """
-        extra = self._select_extra(scores)
+        extra = self._select_extra_columns(scores)
         row_ids, renamed = self._make_row_ids(scores)
         name = hashlib.sha256(f"{digest}{self.columns}{renamed}".encode()).hexdigest()[:32] if len(scores) else ""
         error = scores.column("error").combine_chunks()
@@ -73,7 +76,7 @@ class RowMaker:
             table = table.append_column(column, values)
         return PartRows(name, table)
 
-    def _select_extra(self, scores: pa.Table) -> Sequence[str]:
+    def _select_extra_columns(self, scores: pa.Table) -> Sequence[str]:
         available = [column for column in scores.column_names if column not in schemas.SCORES.names]
         for column in self.columns or ():
             if column not in available:
@@ -97,7 +100,7 @@ class RowMaker:
         for group, indices in _group_rows(scores):
             seen = self._seen.setdefault(group, [])
             hashes = pd.util.hash_array(names[indices], categorize=False)
-            again = _find_seen(hashes, seen) | pd.Series(hashes).duplicated().to_numpy()
+            again = _find_seen_hashes(hashes, seen) | pd.Series(hashes).duplicated().to_numpy()
             _remember_hashes(hashes, seen)
             for index in indices[again]:
                 names[index] = _make_unique(str(names[index]), seen)
@@ -121,7 +124,7 @@ def _group_rows(scores: pa.Table) -> Iterator[tuple[tuple[str, str], NDArray[np.
         yield (str(generator), str(metric)), np.asarray(indices, np.int64)
 
 
-def _find_seen(hashes: NDArray[np.uint64], seen: Sequence[NDArray[np.uint64]]) -> NDArray[np.bool_]:
+def _find_seen_hashes(hashes: NDArray[np.uint64], seen: Sequence[NDArray[np.uint64]]) -> NDArray[np.bool_]:
     """Return an array that is True for each hash that is in one of the sorted arrays."""
     known = np.zeros(len(hashes), bool)
     for chunk in seen:
@@ -131,9 +134,10 @@ def _find_seen(hashes: NDArray[np.uint64], seen: Sequence[NDArray[np.uint64]]) -
 
 
 def _remember_hashes(hashes: NDArray[np.uint64], seen: list[NDArray[np.uint64]]) -> None:
-    """Append the hashes to `seen` as a sorted array, after merging the last arrays that are not longer into it.
+    """Append the hashes to `seen` as a sorted array.
 
-    The arrays therefore become shorter from first to last, so there are only a few to search.
+    While the last array in `seen` is at most as long as the new array, the two are merged. The arrays therefore become
+    shorter from first to last, so there are only a few to search.
     """
     chunk = np.sort(hashes)
     while seen and len(seen[-1]) <= len(chunk):
@@ -144,7 +148,9 @@ def _remember_hashes(hashes: NDArray[np.uint64], seen: list[NDArray[np.uint64]])
 def _make_unique(name: str, seen: list[NDArray[np.uint64]]) -> str:
     """Return the first of `name#2`, `name#3`, ... that is still unused, and remember it."""
     number = 2
-    while _find_seen(digest := pd.util.hash_array(np.array([f"{name}#{number}"], object), categorize=False), seen)[0]:
+    while _find_seen_hashes(
+        digest := pd.util.hash_array(np.array([f"{name}#{number}"], object), categorize=False), seen
+    )[0]:
         number += 1
     _remember_hashes(digest, seen)
     return f"{name}#{number}"

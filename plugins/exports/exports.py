@@ -15,7 +15,7 @@ from plumbline.pipelines.store.runs import find_run, read_manifest
 from plumbline.pipelines.store.store import Store, open_existing_store
 from plumbline.plugins.exports.exported_rows import PartRows, RowMaker
 from plumbline.plugins.exports.formats import FORMATS
-from plumbline.plugins.exports.score_table import ScoreTable, StoredPart, Target, fit_types
+from plumbline.plugins.exports.score_table import ScoreTable, StoredPart, Target, cast_to_schema
 
 TABLE_NAME_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
 
@@ -65,7 +65,7 @@ class ExportedScores(NamedTuple):
     written: int
     """Number of rows written by this call."""
     removed: int
-    """Number of removed rows about missing images. They are removed once a run has the images."""
+    """Number of removed rows for missing images. They are removed once a run has the images."""
 
 
 def export_scores(config: ExportConfig, report: Callable[[int], None] = lambda written: None) -> ExportedScores:
@@ -82,11 +82,11 @@ def export_scores(config: ExportConfig, report: Callable[[int], None] = lambda w
     parts = _read_parts(store, run_id, maker)
     first = next(parts)
     table = FORMATS[config.format](target, first.table.schema)
-    writer = _Writer(table, table.count_stored_rows(benchmark), report)
+    writer = _Writer(table, table.list_stored_parts(benchmark), report)
     for part in chain([first], parts):
         writer.add(part)
     writer.flush()
-    removed = writer.remove_stale(benchmark, manifest)
+    removed = writer.remove_stale_rows(benchmark, manifest)
     return ExportedScores(run_id, table.url, writer.rows, writer.written, removed)
 
 
@@ -128,19 +128,19 @@ class _Writer:
         self._pending = []
         for tables, is_fresh in ((fresh, True), (others, False)):
             if tables:
-                rows = fit_types(pa.concat_tables(tables), self._table.schema, self._table.url)
+                rows = cast_to_schema(pa.concat_tables(tables), self._table.schema, self._table.url)
                 self._table.write(rows, fresh=is_fresh)
                 self.written += len(rows)
                 self._report(self.written)
 
-    def remove_stale(self, benchmark: str, manifest: Mapping[str, Any]) -> int:
-        """Remove rows about missing images that the run no longer contains; return the number of removed rows.
+    def remove_stale_rows(self, benchmark: str, manifest: Mapping[str, Any]) -> int:
+        """Remove rows for missing images if the run no longer contains these rows; return the number of removed rows.
 
-        Only rows of this run's generators and metrics are removed.
+        Only rows for this run's generators and metrics are removed.
         """
         if not any(self._is_stale(part, manifest) for part in self._stored_parts):
             return 0
-        stale = [part for part in self._table.count_stored_rows(benchmark) if self._is_stale(part, manifest)]
+        stale = [part for part in self._table.list_stored_parts(benchmark) if self._is_stale(part, manifest)]
         if stale:
             self._table.remove_missing_images(benchmark, stale)
         return sum(part.missing for part in stale)

@@ -1,4 +1,4 @@
-"""Interface of table formats: count stored rows by part, write rows by key, and remove rows about missing images."""
+"""Interface of table formats: count stored rows by part, write rows by key, and remove rows for missing images."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,7 +23,7 @@ class StoredPart(NamedTuple):
     part: str
     rows: int
     missing: int
-    """Number of rows about missing images."""
+    """Number of rows for missing images."""
 
 
 class ScoreTable(Protocol):
@@ -37,8 +37,8 @@ class ScoreTable(Protocol):
     def schema(self) -> pa.Schema:
         """Columns of the table."""
 
-    def count_stored_rows(self, benchmark: str) -> Sequence[StoredPart]:
-        """Return the stored parts of a benchmark with their numbers of rows; read only PART_COLUMNS, in batches."""
+    def list_stored_parts(self, benchmark: str) -> Sequence[StoredPart]:
+        """Return the stored parts of a benchmark with their row counts; read only PART_COLUMNS, in batches."""
 
     def write(self, rows: pa.Table, *, fresh: bool) -> None:
         """Write the rows of one benchmark in one commit. They replace rows with the same key.
@@ -47,7 +47,7 @@ class ScoreTable(Protocol):
         """
 
     def remove_missing_images(self, benchmark: str, stale: Sequence[StoredPart]) -> None:
-        """Remove the rows about missing images in these parts, in one commit."""
+        """Remove the rows for missing images from these parts, in one commit."""
 
 
 class Target(NamedTuple):
@@ -76,7 +76,7 @@ def convert_errors(url: str) -> Iterator[None]:
         ) from error
 
 
-def fit_types(rows: pa.Table, schema: pa.Schema, url: str) -> pa.Table:
+def cast_to_schema(rows: pa.Table, schema: pa.Schema, url: str) -> pa.Table:
     """Return the rows with the types of the table's columns; raise ExportError if a value cannot be cast.
 
     An extra column, such as a seed, may have different types in different runs. Columns that the rows lack are null.
@@ -102,8 +102,8 @@ def fit_types(rows: pa.Table, schema: pa.Schema, url: str) -> pa.Table:
 PART_COLUMNS = ("generator", "metric", "part", "image_id")
 
 
-def count_parts(batches: Iterable[pa.RecordBatch]) -> list[StoredPart]:
-    """Return the parts that occur in the rows, with the numbers of all their rows and of rows about missing images.
+def collect_stored_parts(batches: Iterable[pa.RecordBatch]) -> list[StoredPart]:
+    """Return the parts that occur in the rows, each with its number of rows and its number of rows for missing images.
 
     The batches have the columns PART_COLUMNS.
     """

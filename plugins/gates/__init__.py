@@ -1,4 +1,4 @@
-"""Decisions on finished runs: rules that a run must pass, and bridges, which convert a metric's old scores to new."""
+"""Decisions on finished runs: rules that a run must pass, and bridges, which map a metric's old scores to new ones."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Builds a bridge from two versions' scores of the same images: a map from old to new scores, and the map's errors."""
+"""Builds a bridge from two versions' scores for the same images: a map from old to new scores, and the map's errors."""
 
 import math
 from collections.abc import Mapping
@@ -68,13 +68,13 @@ negligible.
 
 
 class PairedScores(NamedTuple):
-    """Scores of the same images by both versions of a metric."""
+    """Scores for the same images from both versions of a metric."""
 
     generators: list[str]
     columns: ScoreColumns
     """Rows of the images with their old scores; `generator` is an index into the list of generators."""
     new: Floats
-    """New scores of the same images."""
+    """New scores for the same images."""
 
 
 class BuiltBridge(NamedTuple):
@@ -90,7 +90,7 @@ def pair_images(
     """Return the images that both metrics scored, of all shared prompts or of `count` prompts drawn with `seed`.
 
     Raises:
-        ConfigError: There are too few prompts, or too few whose score differs from the most frequent one.
+        ConfigError: There are too few prompts, or too few prompts whose score differs from the most common score.
     """
     (before, metric), (after, other) = old, new
     prompts = before.find_shared_prompts(after).prompts
@@ -115,10 +115,9 @@ def _require_varied_scores(pairs: PairedScores, metrics: tuple[str, str]) -> Non
     prompts = len(np.unique(pairs.columns.prompt))
     if prompts < MIN_PROMPTS:
         raise ConfigError(
-            f"expected images of at least {MIN_PROMPTS} prompts that both versions scored, found "
-            f"{format_quantity(len(pairs.new), 'image')} of {format_quantity(prompts, 'prompt')} with the same "
-            f"ids; score more of the "
-            "same images with both versions"
+            f"expected images for at least {MIN_PROMPTS} prompts that both versions scored, found "
+            f"{format_quantity(len(pairs.new), 'image')} for {format_quantity(prompts, 'prompt')} with the same "
+            "ids; score more of the same images with both versions"
         )
     resampled = Prompts(pairs.columns.prompt.astype(str).tolist())
     for metric, scores in zip(metrics, (pairs.columns.score, pairs.new), strict=True):
@@ -142,13 +141,14 @@ def build_from_pairs(
     benchmark: str,
     versions: tuple[MetricVersion, MetricVersion],
     lower_is_better: tuple[bool, bool] = (False, False),
-    wanted: float = MIN_EXPLAINED_VARIANCE,
+    min_explained: float = MIN_EXPLAINED_VARIANCE,
 ) -> BuiltBridge:
     """Build a bridge from the pairs; `lower_is_better` is True for each version whose lower scores are better.
 
-    The versions are different if their ranks of images do not clearly agree, or if the map explains less than the
-    fraction `wanted` of the variance of the new scores, both over images and over generators' means. Otherwise, they
-    are on one scale if the generators' means fit best without a change and none changed significantly, or else joined.
+    The versions are different if they do not clearly rank the images alike. They are also different if the map explains
+    less than the fraction `min_explained` of the variance, both of the new scores and of the generators' new means.
+    Otherwise, they share a scale if no generator's mean changed significantly and the means fit best without a change.
+    In all other cases, they are joined.
     """
     columns, new = pairs.columns, pairs.new
     old = columns.score
@@ -173,7 +173,7 @@ def build_from_pairs(
     agrees = images.high < 0 if lower_is_better[0] != lower_is_better[1] else images.low > 0
     both = by_version[0].keys() & by_version[1].keys()
     verdict: Verdict = "one scale" if line.kind == "unchanged" else "joined"
-    if (max(explained, line.explained) if agrees else 0.0) < wanted:
+    if (max(explained, line.explained) if agrees else 0.0) < min_explained:
         verdict = "different"
     bridge = Bridge(
         bridge_id=bridge_id,
@@ -191,7 +191,7 @@ def build_from_pairs(
         line_kind=line.kind,
         line=line.line,
         means_explained=None if math.isnan(line.explained) else line.explained,
-        wanted=wanted,
+        wanted=min_explained,
         margins=_find_margins(pairs, line, skills),
         images_spearman=spearman,
         images_interval=images,
@@ -247,7 +247,7 @@ def _find_margins(pairs: PairedScores, line: ChosenLine, skills: Skills) -> dict
 
 
 class _Change(NamedTuple):
-    """Comparison of a generator's new scores with its old or mapped scores of the same images, on one skill."""
+    """Comparison of a generator's new scores with its old or mapped scores for the same images, on one skill."""
 
     generator: str
     duel: Duel
@@ -256,7 +256,7 @@ class _Change(NamedTuple):
 
 
 def _compare_means(pairs: PairedScores, scores: Floats, prompts: Hashes, skills: Skills) -> list[_Change]:
-    """Compare each generator's new scores with `scores` of the same images on each skill, as if from two runs."""
+    """Compare each generator's new scores with `scores` (other scores for the same images), separately by skill."""
     before, after = _average_by_prompt(pairs, scores, prompts), _average_by_prompt(pairs, pairs.new, prompts)
     found: list[tuple[str, Duel]] = []
     for generator in after.generators:
@@ -300,7 +300,7 @@ def _make_groups(pairs: PairedScores, predicted: Floats, prompts: Hashes, skills
 
 def describe_bridge(bridge: Bridge) -> list[Sentence]:
     """Return sentences that describe the bridge, starting with the verdict on whether it joins the versions."""
-    (old, new), clear = _name_sides(bridge), bridge.clear
+    (old, new), clear = _list_side_names(bridge), bridge.clear
     misses = ", ".join(f"{kind} {format_number(miss)}" for kind, miss in bridge.misses.items())
     turned = (
         f"in opposite directions: {format_names(bridge.turned)}" if bridge.turned else "none in opposite directions"
@@ -329,14 +329,14 @@ def describe_bridge(bridge: Bridge) -> list[Sentence]:
     ]
 
 
-def _name_sides(bridge: Bridge) -> tuple[str, str]:
+def _list_side_names(bridge: Bridge) -> tuple[str, str]:
     """Return the names of both metrics; two versions of the same metric are named old and new."""
     old, new = bridge.old.metric, bridge.new.metric
     return (f"the old {old}", f"the new {new}") if old == new else (old, new)
 
 
 def _describe_verdict(bridge: Bridge) -> Sentence:
-    old, new = _name_sides(bridge)
+    old, new = _list_side_names(bridge)
     if bridge.verdict == "different":
         of_means = (
             "" if bridge.means_explained is None else f" and {bridge.means_explained:.0%} between generators' means"

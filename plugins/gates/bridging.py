@@ -69,7 +69,7 @@ class BridgeSweepConfig(SweepConfig):
     bridge: BridgeConfig
 
     def make_sweep(self) -> SweepConfig | None:
-        """Return the sweep that scores the versions without a run, or None if both versions have one.
+        """Return a sweep of the versions for which no run is configured, or None if both have one.
 
         Raises:
             ConfigError: A version is not a metric of the sweep.
@@ -105,7 +105,9 @@ def read_run_version(store: Store, run: str, metric: str, key: str) -> ScoredVer
     manifest = read_manifest(store, run_id)
     scores = read_run_scores(store, run_id)
     if metric not in scores.metrics:
-        raise ConfigError(f"{key}={run}: the run has no scores by {metric!r}; {suggest(metric, scores.metrics)}")
+        raise ConfigError(
+            f"{key}={run}: the run has no scores by the metric {metric!r}; {suggest(metric, scores.metrics)}"
+        )
     originals, _ = find_originals(manifest, store)
     skills = Skills(()) if originals is None else collect_skills(originals.prompts)
     version = MetricVersion(metric=metric, run_id=run_id, recipe=read_recipe(manifest, metric))
@@ -138,7 +140,7 @@ def make_sweep_version(planned: PlannedSweep, scores: RunScores, metric: str) ->
 
 
 def build_bridge(store: Store, config: BridgeConfig, old: ScoredVersion, new: ScoredVersion) -> BuiltBridge:
-    """Build a bridge, which converts scores by the old version of a metric to scores by the new version.
+    """Build a bridge, which converts scores from the old version of a metric to the scale of the new version.
 
     Raises ConfigError if the two versions scored different benchmarks, share too few prompts, or have too few prompts
     whose scores differ from the most frequent score.
@@ -155,7 +157,7 @@ def build_bridge(store: Store, config: BridgeConfig, old: ScoredVersion, new: Sc
         benchmark=new.benchmark,
         versions=(old.version, new.version),
         lower_is_better=(old.lower_is_better, new.lower_is_better),
-        wanted=config.explains,
+        min_explained=config.explains,
     )
 
 

@@ -10,7 +10,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 
 from plumbline.operators.base.bounds import BoundsChecked
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.images.generation_settings import Choice
+from plumbline.operators.images.generation_settings import SettingsPolicy
 from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.pipelines.base.storage import Place, StorageConfig, convert_read_errors
 from plumbline.pipelines.plans.sweep_config import read_config
@@ -38,7 +38,7 @@ class GateConfig:
     """The generator to judge; null judges all generators."""
     baseline: str | None = None
     """The generator of the same run to compare with, instead of another run."""
-    settings: Choice = "compare"
+    settings: SettingsPolicy = "compare"
     """Treatment of images generated with different settings: with `compare`, rules on them remain undecided;
     with `ignore`, their scores are compared anyway.
     """

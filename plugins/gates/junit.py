@@ -17,7 +17,7 @@ def to_junit(results: Sequence[GateResult]) -> str:
     """
     suites = ElementTree.Element("testsuites", _count_checks([check for result in results for check in result.checks]))
     for result in results:
-        name = _remove_invalid(f"gate {result.run_id} {result.benchmark}")
+        name = _replace_invalid_characters(f"gate {result.run_id} {result.benchmark}")
         suite = ElementTree.SubElement(suites, "testsuite", {"name": name, **_count_checks(result.checks)})
         for check in result.checks:
             _add_case(suite, check)
@@ -34,17 +34,19 @@ def _count_checks(checks: Sequence[Check]) -> dict[str, str]:
 def _add_case(suite: ElementTree.Element, check: Check) -> None:
     name = " ".join(part for part in (check.generator, check.metric, check.skill) if part)
     case = ElementTree.SubElement(
-        suite, "testcase", {"classname": _remove_invalid(check.rule), "name": _remove_invalid(name)}
+        suite,
+        "testcase",
+        {"classname": _replace_invalid_characters(check.rule), "name": _replace_invalid_characters(name)},
     )
-    message = {"message": _remove_invalid(f"{check.outcome}: {check.found}")}
+    message = {"message": _replace_invalid_characters(f"{check.outcome}: {check.found}")}
     if check.fails:
         failure = ElementTree.SubElement(case, "failure", {**message, "type": check.outcome})
-        failure.text = _remove_invalid(f"asked: {check.asked}")
+        failure.text = _replace_invalid_characters(f"asked: {check.asked}")
     elif check.outcome == "cannot tell":
         ElementTree.SubElement(case, "skipped", message)
     else:
-        ElementTree.SubElement(case, "system-out").text = _remove_invalid(check.found)
+        ElementTree.SubElement(case, "system-out").text = _replace_invalid_characters(check.found)
 
 
-def _remove_invalid(text: str) -> str:
+def _replace_invalid_characters(text: str) -> str:
     return INVALID_XML_CHARACTER_PATTERN.sub("\ufffd", text)

@@ -1,7 +1,7 @@
 """One-sided tests of whether a mean over prompts is above a bound, and the differences that such a test can detect.
 
 This is Gaffke's test for means of values with a known range. A t test treats unseen values as impossible: with 140
-prompts that each lose 1 with probability 0.1, it passes a mean at its bound in 9.7% of studies at alpha 0.05.
+prompts that each lose 1 with probability 0.1, it accepts a mean exactly at the bound in 9.7% of studies at alpha 0.05.
 """
 
 import math
@@ -22,7 +22,7 @@ range.
 """
 INTEGRATION_STEP = 1 / 8
 """Step of the trapezoidal rule, in widths of the saddle point; the error is about exp(-pi / INTEGRATION_STEP)."""
-NODES_AT_ONCE = 64
+NODES_PER_BATCH = 64
 """Number of points of the integral that are computed at a time."""
 MAX_NODES = 1 << 16
 NEGLIGIBLE_FRACTION = 1e-9
@@ -40,7 +40,7 @@ class CountedValues(NamedTuple):
     """The lowest value that a single prompt can have."""
 
     def scale(self, factor: float) -> "CountedValues":
-        """Return the values scaled to `factor` times as many prompts."""
+        """Return the same values with `factor` times as many prompts for each."""
         return self._replace(counts=self.counts * factor)
 
 
@@ -95,13 +95,13 @@ def compute_p_value(sample: CountedValues, bound: float) -> float:
 
     The worst possible value is added to the sample, and weights that sum to 1 are drawn uniformly. The p-value is the
     probability that the weighted mean is at most the bound (Gaffke 2005; Learned-Miller and Thomas 2019, A New
-    Confidence Interval for the Mean of a Bounded Random Variable). A lower value never lowers the p-value. If all
-    values are worst or best, it is Clopper and Pearson's exact p-value. For other values, its validity has been proven
-    only in a few cases, but no counterexample is known; plugins/gates/tests/test_margins.py checks hard cases by
-    enumeration and simulation.
+    Confidence Interval for the Mean of a Bounded Random Variable). A lower value never lowers the p-value. If every
+    value is the worst or the best possible one, it is Clopper and Pearson's exact p-value. For other values, its
+    validity has been proven only in a few cases, but no counterexample is known; plugins/gates/tests/test_margins.py
+    checks hard cases by enumeration and simulation.
 
-    Exponential variables divided by their sum are such weights. So this is the probability that a weighted sum of
-    exponential variables is at most 0, which is an integral in the complex plane.
+    Such weights are independent exponential variables, divided by their sum. So the p-value is the probability that a
+    weighted sum of exponential variables is at most 0, which is an integral in the complex plane.
     """
     weights = np.append(sample.values, sample.worst) - bound
     counts = np.append(sample.counts, 1.0)
@@ -136,8 +136,8 @@ def _compute_negative_tail(weights: Floats, counts: Floats) -> float:
     tilted = weights / (1 - line * weights)
     start = -float(counts @ np.log1p(-line * weights))
     total = 0.0
-    for first in range(0, MAX_NODES, NODES_AT_ONCE):
-        height = INTEGRATION_STEP * width * (np.arange(first, first + NODES_AT_ONCE) + 0.5)
+    for first in range(0, MAX_NODES, NODES_PER_BATCH):
+        height = INTEGRATION_STEP * width * (np.arange(first, first + NODES_PER_BATCH) + 0.5)
         turns = np.outer(tilted, height)
         size = np.exp(start - counts @ np.log1p(turns**2) / 2)
         terms = -(size * np.exp(1j * (counts @ np.arctan(turns))) / (line + 1j * height)).real

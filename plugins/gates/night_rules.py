@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from plumbline.operators.images.generation_settings import Choice
+from plumbline.operators.images.generation_settings import SettingsPolicy
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.nightly.gates import GateVerdict, NightGate
 from plumbline.pipelines.sources.sources import Sources
@@ -30,7 +30,7 @@ class NightRules(NightGate):
         *,
         against: str | None,
         why_not_compared: str,
-        settings: Choice,
+        settings: SettingsPolicy,
         sources: Sources | None,
     ) -> GateVerdict | None:
         gate = self.rules.select_benchmark(read_manifest(store, run_id)["benchmark"])

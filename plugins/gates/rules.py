@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
-from plumbline.operators.base.bounds import AboveZero, Bound, BoundsChecked, NonZeroShare, NotNegative
+from plumbline.operators.base.bounds import Bound, BoundsChecked, NonNegative, NonZeroShare, PositiveFloat
 from plumbline.operators.base.errors import ConfigError, check_known
 from plumbline.operators.base.sentences import format_names
 from plumbline.operators.results.summary import OVERALL
@@ -38,9 +38,9 @@ class Rule(BoundsChecked):
     """Maximum of the mean."""
     surely: bool = False
     """For `at_least` and `at_most`: require that the whole interval meets the bound, not only the mean."""
-    no_worse_by: AboveZero | None = None
+    no_worse_by: PositiveFloat | None = None
     """Non-inferiority margin: the mean over shared prompts is worse than the other side's by less than this."""
-    better_by: NotNegative | None = None
+    better_by: NonNegative | None = None
     """Superiority margin: the mean over shared prompts is better than the other side's by more than this."""
     coverage: NonZeroShare | None = None
     """Minimum fraction of rows that have a score."""
@@ -57,7 +57,7 @@ class Rule(BoundsChecked):
             )
         if self.metric is None and self.coverage is None:
             raise ConfigError(f"metric: {given[0]} needs a metric; add metric: NAME")
-        if self.surely and not self.is_bound_of_mean:
+        if self.surely and not self.bounds_mean:
             raise ConfigError(f"surely: only allowed with at_least and at_most, got {given[0]}; remove it")
         if self.baseline is not None and not self.needs_other_side:
             raise ConfigError(
@@ -80,8 +80,8 @@ class Rule(BoundsChecked):
         return self.kind in COMPARING_BOUND_NAMES
 
     @property
-    def is_bound_of_mean(self) -> bool:
-        """True if the rule is a lower or upper bound of a mean."""
+    def bounds_mean(self) -> bool:
+        """True if the rule sets a lower or upper bound on a mean."""
         return self.kind in ("at_least", "at_most")
 
     @property
@@ -90,7 +90,7 @@ class Rule(BoundsChecked):
         return self.needs_other_side or self.surely
 
     def describe(self, other: str = "") -> str:
-        """Describe the rule in words; `other` is the run or generator that the command compares with."""
+        """Describe the rule in words; `other` is the run or generator that the run is compared with."""
         at = {OVERALL: "", EACH_SKILL: " at each skill"}.get(self.skill, f" at {self.skill}")
         by = f" by {self.metric}" if self.metric else ""
         candidate = f"{self.candidate}: " if self.candidate else ""

@@ -66,9 +66,9 @@ class ChosenMap(NamedTuple):
 def choose_map(old: Floats, new: Floats, prompts: Hashes) -> ChosenMap:
     """Choose the simplest map whose cross-validated error is at most one standard error above the smallest error.
 
-    Scores and the hashes of their prompts are (n,); each fold contains whole prompts. Source: the one-standard-error
-    rule, Breiman, Friedman, Olshen and Stone 1984, section 3.4.3. The standard error is computed from the
-    differences between the two maps' errors on each prompt.
+    Scores and the hashes of their prompts have the shape (n,). All scores for a prompt are in the same fold. Source:
+    the one-standard-error rule, Breiman, Friedman, Olshen and Stone 1984, section 3.4.3. The standard error is computed
+    from the difference between a map's error and the best map's error on each prompt.
     """
     folds = (convert_to_uniform(prompts) * N_FOLDS).astype(np.int64)
     predicted = {kind: _cross_validate(fit, old, new, folds) for kind, fit in FIT_FUNCTIONS.items()}
@@ -128,7 +128,7 @@ class ChosenLine(NamedTuple):
 def choose_line(old: Floats, new: Floats, groups: NDArray[np.int32], kinds: Sequence[LineKind]) -> ChosenLine:
     """Choose the kind of line that best predicts a group's mean when fitted to the other groups.
 
-    Scores and their groups are (n,). If there is only one group, choose the first kind.
+    Scores and their groups have the shape (n,). If there is only one group, choose the first kind.
     """
     known = np.unique(groups)
     if len(known) < 2:
@@ -148,11 +148,11 @@ def choose_line(old: Floats, new: Floats, groups: NDArray[np.int32], kinds: Sequ
     return ChosenLine(kind, LINE_FIT_FUNCTIONS[kind](old, new), without[kind], explained)
 
 
-def compute_margin(misses: Sequence[float]) -> float:
-    """Return the half-width of a 95% interval for the next miss (prediction error); nan for fewer than two misses.
+def compute_margin(errors: Sequence[float]) -> float:
+    """Return the half-width of a 95% interval for the next prediction error; nan for fewer than two errors.
 
-    The mean of the misses is assumed to be 0.
+    The mean of the errors is assumed to be 0.
     """
-    if len(misses) < 2:
+    if len(errors) < 2:
         return math.nan
-    return float(scipy.stats.t.ppf(0.975, len(misses)) * np.sqrt(np.mean(np.square(misses))))
+    return float(scipy.stats.t.ppf(0.975, len(errors)) * np.sqrt(np.mean(np.square(errors))))

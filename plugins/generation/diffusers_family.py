@@ -51,7 +51,7 @@ class DiffusersModel(LocalModel):
 def read_index(part: Part) -> Fields:
     """Read a checkpoint's model_index.json.
 
-    Raises ModelError if the file is missing, names no pipeline class, or names Python code of the checkpoint.
+    Raises ModelError if the file is missing, names no pipeline class, or refers to Python code in the checkpoint.
     """
     if part.find_file(INDEX_FILE) is None:
         raise ModelError(
@@ -67,7 +67,7 @@ def read_index(part: Part) -> Fields:
     if own or not isinstance(fields.get("_class_name"), str):
         raise ModelError(
             f"{part.source}: {INDEX_FILE} names Python code from the checkpoint, which is never run; use a pipeline "
-            "that only needs classes of diffusers and transformers"
+            "that only needs classes from diffusers and transformers"
         )
     return fields
 
@@ -121,9 +121,9 @@ def count_parameters(part: Part) -> int | None:
 
 
 def find_default_size(part: Part) -> tuple[int, int] | None:
-    """Return the default width and height in pixels from the networks' configurations; None if they have no size.
+    """Return the default width and height in pixels from the networks' configurations; None if they contain no size.
 
-    Some pipelines, such as FLUX.1, have their size only in diffusers' code.
+    For some pipelines, such as FLUX.1, only diffusers' code contains the size.
     """
     network = next(
         (name for name in ("transformer", "unet") if part.find_file(f"{name}/config.json") is not None), None
@@ -147,8 +147,8 @@ def _list_tensors(folder: Path, configured: bool) -> list[str]:
         return []
     if any(folder.glob("*.bin")) and not any(folder.glob("*.safetensors")):
         raise ModelError(
-            f"{folder}: expected *.safetensors, found only pickled .bin weights, which are never loaded; on a machine "
-            "that trusts them, load the pipeline and save it with pipeline.save_pretrained(FOLDER)"
+            f"{folder}: expected *.safetensors, found only pickled .bin weights, which are never loaded; if you "
+            "trust them, load the pipeline yourself and save it with pipeline.save_pretrained(FOLDER)"
         )
     return check_weights(Part(source=str(folder), commit=None, identity=""))
 
@@ -160,7 +160,8 @@ def _list_hub_weights(repo: str, commit: str, component: str) -> list[str]:
     weights = [name for name in names if name.endswith(".safetensors")]
     if not weights:
         raise ModelError(
-            f"{repo}@{commit}: expected safetensors weights of {component}, found none; {CONVERT_TO_SAFETENSORS_REMEDY}"
+            f"{repo}@{commit}: expected safetensors weights for {component}, found none; "
+            f"{CONVERT_TO_SAFETENSORS_REMEDY}"
         )
     return weights
 

@@ -96,7 +96,7 @@ class PipelineDrawing:
         return wanted
 
     def _make_sampler(self, name: str | None) -> Any:
-        """Return the scheduler of this class with the checkpoint's configuration; None selects the checkpoint's own."""
+        """Return the checkpoint's own scheduler, or a scheduler of the named class with the same configuration."""
         if name in (None, type(self.own_sampler).__name__):
             return self.own_sampler
         known = sorted(kind.__name__ for kind in self.own_sampler.compatibles)
@@ -140,7 +140,7 @@ def _merge_lora(pipeline: Any, model: ResolvedModel[Any]) -> None:
     place = model.folder("lora")
     files = [place] if place.is_file() else sorted(place.glob("*.safetensors"))
     if len(files) != 1:
-        raise ModelError(f"{place}: expected one safetensors file of a LoRA, found {len(files)}; name the file")
+        raise ModelError(f"{place}: expected one LoRA file (.safetensors), found {len(files)}; name the file")
     with explain_load_errors(files[0], "LoRA"):
         pipeline.load_lora_weights(files[0].parent, weight_name=files[0].name, local_files_only=True)
         pipeline.fuse_lora(lora_scale=model.config.lora_scale)

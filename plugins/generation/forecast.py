@@ -17,7 +17,7 @@ from plumbline.plugins.generation.pictures import parse_image_id
 def plan_scoring(planned: PlannedGeneration, sweep: SweepConfig) -> PlannedSweep:
     """Plan how a sweep scores all images of a generation, without writing to the store.
 
-    The images of other generators are left out. Raises the same errors as `plan_sweep`, such as those of an invalid
+    The images of other generators are left out. Raises the same errors as `plan_sweep`, for example for an invalid
     model, before any image is generated.
     """
     ids = list(planned.wanted)

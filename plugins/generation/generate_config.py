@@ -56,7 +56,9 @@ class GenerateConfig(BoundsChecked):
                 "another folder, such as images=images"
             )
         if self.benchmark.prompts is None:
-            raise ConfigError("benchmark.prompts: expected a file with the prompts of the images; set prompts=PATH")
+            raise ConfigError(
+                "benchmark.prompts: expected a file with prompts to generate images from; set prompts=PATH"
+            )
         if self.benchmark.columns.edit_columns:
             raise ConfigError(
                 f"benchmark: {self.benchmark.name} has edited images, but images are generated from texts; "
@@ -92,8 +94,7 @@ class GenerateConfig(BoundsChecked):
         return f"wanted/{self.generator}"
 
     @property
-    def texts(self) -> BenchmarkConfig:
-        """The benchmark without its images."""
+    def benchmark_without_images(self) -> BenchmarkConfig:
         return replace(self.benchmark, images=None, generators={})
 
     @property

@@ -23,12 +23,19 @@ from plumbline.pipelines.sources.shards import ShardSize
 from plumbline.pipelines.sources.sources import open_sources
 from plumbline.pipelines.store.cells import Outcome, PlannedCell, is_draft
 from plumbline.pipelines.store.checksums import DamagedError
-from plumbline.pipelines.store.store import BrokenCell, GoneCell, Store, StoredCell, decode_cell, get_draft_path
+from plumbline.pipelines.store.store import (
+    BrokenCellError,
+    MissingCellError,
+    Store,
+    StoredCell,
+    decode_cell,
+    get_draft_path,
+)
 from plumbline.pipelines.sweeps.computing import Inspection, compute_and_repair, register_sweep, sum_usage
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.plugins.generation.generate_config import PICTURES_CHAIN, GenerateConfig
 from plumbline.plugins.generation.needs import GenerationRate, ResourceNeeds, estimate_needs, save_rate
-from plumbline.plugins.generation.wanted_images import PromptByImage, list_wanted_images, write_wanted
+from plumbline.plugins.generation.wanted_images import PromptByImage, list_wanted_images, write_wanted_images
 
 OWN_FILE_PATTERN = re.compile(r"\d{5}-[0-9a-f]{8}(\.draft)?\.parquet")
 """Pattern of the file names that a generation writes into a generator's folder."""
@@ -37,7 +44,7 @@ MAX_PARALLEL_READS = 4
 
 
 class PlannedGeneration(NamedTuple):
-    """A generation before any image is generated: its sweep, the wanted images, and what is needed to generate them."""
+    """A planned generation: its sweep, the images to generate, and the resources that they need."""
 
     config: GenerateConfig
     drawing: PlannedSweep
@@ -93,13 +100,13 @@ def plan_generation(config: GenerateConfig) -> PlannedGeneration:
             f"{strangers[0]}; "
             "choose another folder with name=NAME or images=PATH"
         )
-    cache = ImageFileCache(None, config.texts)
-    prompts = open_sources(config.texts, config.storage, shard_size=ShardSize(), cache=cache).prompts
+    cache = ImageFileCache(None, config.benchmark_without_images)
+    prompts = open_sources(config.benchmark_without_images, config.storage, shard_size=ShardSize(), cache=cache).prompts
     wanted = list_wanted_images(prompts, config.pictures.seeds)
     if not wanted:
         raise ConfigError(f"benchmark.prompts {config.benchmark.prompts}: expected prompts, found none; add some")
     store = Store(config.image_store)
-    write_wanted(store, config.prompts_folder, wanted, config.shard_rows)
+    write_wanted_images(store, config.prompts_folder, wanted, config.shard_rows)
     drawing = plan_sweep(config.make_drawing_sweep(), wanted=("pictures",))
     (planned,) = drawing.plan.nodes
     assert planned.node.model is not None, "the node of the image model"
@@ -107,11 +114,11 @@ def plan_generation(config: GenerateConfig) -> PlannedGeneration:
         planned.node.model, config.chain, config.folder, store, wanted=len(wanted), missing=planned.images
     )
     if not config.pictures.replace:
-        _check_unchanged(config, drawing)
+        _check_recipe_unchanged(config, drawing)
     return PlannedGeneration(config, drawing, len(prompts), wanted, needs)
 
 
-def _check_unchanged(config: GenerateConfig, drawing: PlannedSweep) -> None:
+def _check_recipe_unchanged(config: GenerateConfig, drawing: PlannedSweep) -> None:
     names = _list_tables(config.folder)
     origin = _read_origin(config.folder / names[0]) if names else None
     recipe = drawing.plan.recipes[PICTURES_CHAIN]["pictures"]
@@ -128,9 +135,9 @@ def _check_unchanged(config: GenerateConfig, drawing: PlannedSweep) -> None:
 
 
 def _read_origin(file: Place) -> ImageOrigin | None:
-    """Read which recipe and checkpoint made a file's images.
+    """Return the recipe and the checkpoint that a file's images were generated with.
 
-    Returns None if the file is missing, damaged or without this information.
+    Returns None if the file is missing or damaged, or lacks this information.
     """
     unreadable = (FileNotFoundError, pa.ArrowException, KeyError, StopIteration, ValueError)
     with convert_read_errors(file, "images"), suppress(*unreadable):
@@ -203,7 +210,8 @@ class GeneratorFolder:
     def publish(self, drawing: PlannedSweep, outcomes: Mapping[str, Outcome]) -> Inspection[FolderProblems]:
         """Make the folder contain exactly the generation's cells.
 
-        Return the problems found in the folder, and the damaged cells whose images are in no file of the folder either.
+        Return the problems found in the folder, and the damaged cells that could not be restored from their copies in
+        the folder.
         """
         cells = drawing.plan.select_prompt_cells("pictures")["pictures"]
         lost = {cell for cell in cells if cell.path in outcomes and outcomes[cell.path].state == "failed"}
@@ -212,15 +220,15 @@ class GeneratorFolder:
         failed, problems = sum(cell.shard.rows for cell in lost), [outcomes[cell.path].message for cell in lost]
         broken = set[str]()
 
-        def publish_cell(name: str) -> StoredCell | BrokenCell:
+        def publish_cell(name: str) -> StoredCell | BrokenCellError:
             try:
                 return self._publish_cell(name, made[name], drawing.store, is_there=name in there)
-            except BrokenCell as error:
+            except BrokenCellError as error:
                 return error
 
         with ThreadPoolExecutor(MAX_PARALLEL_READS) as pool:
             for cell, result in zip(made.values(), pool.map(publish_cell, made), strict=True):
-                if isinstance(result, BrokenCell):
+                if isinstance(result, BrokenCellError):
                     broken.add(cell.path)
                     problems.append(str(result))
                     failed += cell.shard.rows
@@ -232,7 +240,7 @@ class GeneratorFolder:
     def _publish_cell(self, name: str, cell: PlannedCell, store: Store, *, is_there: bool) -> StoredCell:
         """Copy a cell into the folder unless the same bytes are there; return the cell.
 
-        If only the cell is damaged, the file replaces it. Raises BrokenCell if the cell and the file are damaged.
+        If only the cell is damaged, the file replaces it. Raises BrokenCellError if the cell and the file are damaged.
         """
         place = store.place / f"{cell.path.rpartition('/')[0]}/{name}"
         target, is_draft_file = self.folder / name, name.endswith(".draft.parquet")
@@ -240,8 +248,8 @@ class GeneratorFolder:
         copy = _read_copy(target, cell.key) if is_there and not linked and not is_draft_file else None
         try:
             stored = store.read_cell(f"{cell.path.rpartition('/')[0]}/{name}", [])
-        except BrokenCell as error:
-            if not isinstance(error, GoneCell):
+        except BrokenCellError as error:
+            if not isinstance(error, MissingCellError):
                 self.damaged[target.url if linked else place.url] = None
             if copy is None:
                 raise

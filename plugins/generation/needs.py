@@ -23,7 +23,7 @@ BYTE_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 class GenerationRate(NamedTuple):
-    """Number of seconds that an earlier generation took for its images."""
+    """Number of images that were generated earlier, and the number of seconds that this took."""
 
     generator: str
     images: int
@@ -47,7 +47,7 @@ class ResourceNeeds:
     """Number of the pipeline's weights; None for a service, or if the hub cannot be asked."""
     model: ResolvedModel[Any]
     rate: GenerationRate | None
-    """Rate of an earlier generation in this folder with equal settings and an equally large network."""
+    """Rate of an earlier generation in this folder with the same settings and a network of the same size."""
 
     @property
     def disk_bytes(self) -> int:
@@ -91,7 +91,7 @@ class ResourceNeeds:
         return lines
 
     def check_space(self) -> None:
-        """Raise ConfigError if the images do not fit on their disk."""
+        """Raise ConfigError if the disk has no space for the images."""
         free = _count_free_bytes(self.folder)
         if free is not None and self.disk_bytes > free:
             raise ConfigError(
@@ -132,13 +132,13 @@ def estimate_needs(
         size_is_known=size is not None,
         parameters=parameters,
         model=model,
-        rate=_read_rate(store, _name_rate(model, parameters, pictures)),
+        rate=_read_rate(store, _make_rate_path(model, parameters, pictures)),
     )
 
 
 def save_rate(store: Store, needs: ResourceNeeds, pictures: Pictures, rate: GenerationRate) -> None:
-    """Record the rate of a generation, for estimates of later generations with equal settings."""
-    store.write_json(_name_rate(needs.model, needs.parameters, pictures), rate._asdict())
+    """Record the rate of a generation, for estimates of later generations with the same settings."""
+    store.write_json(_make_rate_path(needs.model, needs.parameters, pictures), rate._asdict())
 
 
 def _read_rate(store: Store, path: str) -> GenerationRate | None:
@@ -148,7 +148,7 @@ def _read_rate(store: Store, path: str) -> GenerationRate | None:
     return None
 
 
-def _name_rate(model: ResolvedModel[Any], parameters: int | None, pictures: Pictures) -> str:
+def _make_rate_path(model: ResolvedModel[Any], parameters: int | None, pictures: Pictures) -> str:
     network = model.config.checkpoint if parameters is None else parameters
     return f"rates/{digest([network, model.dtype, model.on_gpu, pictures.make_settings()._asdict()])[:16]}.json"
 

@@ -59,11 +59,11 @@ class OpenAiImages(OpenAiService):
     def draw(self, requests: Sequence[DrawingRequest], settings: DrawingSettings) -> list[DrawnImage | RowError]:
         """Return an image or an error for each request.
 
-        A seed is only sent if `takes` lists it. Raises ModelError for another setting that `takes` does not list.
+        A seed is only sent if `takes` lists it. Raises ModelError for any other setting that `takes` does not list.
         """
-        return self._send_all([self._request(request, settings) for request in requests])
+        return self._send_all([self._make_http_request(request, settings) for request in requests])
 
-    def _request(self, request: DrawingRequest, settings: DrawingSettings) -> HttpRequest:
+    def _make_http_request(self, request: DrawingRequest, settings: DrawingSettings) -> HttpRequest:
         takes = self.config.takes
         wanted = {"cfg": settings.cfg, "steps": settings.steps, "sampler": settings.sampler}
         wanted |= {"negative_prompt": settings.negative_prompt or None}
@@ -79,7 +79,9 @@ class OpenAiImages(OpenAiService):
         if settings.size is not None:
             arguments["size"] = "x".join(map(str, settings.size))
         arguments["extra_body"] = {ARGUMENT_NAMES[name]: value for name, value in sent.items()}
-        return HttpRequest(arguments, partial(self._read, DrawnImage(b"", settings.cfg, settings.steps, seed)))
+        return HttpRequest(
+            arguments, partial(self._read_drawn_image, DrawnImage(b"", settings.cfg, settings.steps, seed))
+        )
 
     def _send_request(self, arguments: Mapping[str, Any]) -> Any:
         """Send one request. It asks for base64, unless the service has refused such a request before.
@@ -98,7 +100,7 @@ class OpenAiImages(OpenAiService):
             self.says_format = False
         return create(**arguments)
 
-    def _read(self, drawn: DrawnImage, answer: Any) -> DrawnImage | RowError:
+    def _read_drawn_image(self, drawn: DrawnImage, answer: Any) -> DrawnImage | RowError:
         pictures = getattr(answer, "data", None)
         encoded = getattr(pictures[0], "b64_json", None) if isinstance(pictures, list) and pictures else None
         if isinstance(encoded, str) and encoded:

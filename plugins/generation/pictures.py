@@ -37,7 +37,7 @@ class DrawingMetric(Protocol):
         """Return the settings for the generator."""
 
     def make_request(self, image_id: str, prompt: str) -> DrawingRequest:
-        """Return the request for one image of a prompt."""
+        """Return the request that generates one image for a prompt."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +61,6 @@ class Pictures(GenerationChain):
         return DrawingSettings(options.cfg, options.steps, size, options.sampler, options.negative_prompt)
 
     def make_request(self, image_id: str, prompt: str) -> DrawingRequest:
-        """Return the request for one image of a prompt. The seed has 32 bits, which every generator accepts."""
+        """Return a request to generate an image for a prompt. The seed has 32 bits, so all generators accept it."""
         content = f"{self.options.seed}\0{image_id}".encode()
         return DrawingRequest(prompt, int.from_bytes(hashlib.sha256(content).digest()[:4]))

@@ -77,13 +77,13 @@ class PicturesStage(RowStage):
         self.window = options.image_batch
 
     def prepare(self, inputs: Inputs) -> PreparedPictures:
-        wanted = _read_wanted(inputs.rows)
+        wanted = _read_wanted_images(inputs.rows)
         kept = {name: _find_reusable_rows(inputs.earlier.get(name, ()), wanted) for name in inputs.metrics}
         return PreparedPictures(wanted, kept)
 
     def refuse(self, inputs: Inputs, error: RowError) -> PreparedPictures:
         none = dict.fromkeys(inputs.metrics, PICTURES_SCHEMA.empty_table())
-        return PreparedPictures(_read_wanted(inputs.rows), none, error)
+        return PreparedPictures(_read_wanted_images(inputs.rows), none, error)
 
     def compute(self, prepared: PreparedPictures) -> Mapping[str, pa.Table]:
         return {name: self._make_table(self.metrics[name], prepared, kept) for name, kept in prepared.kept.items()}
@@ -129,14 +129,14 @@ class PicturesStage(RowStage):
 
 
 def _make_columns(drawn: DrawnImage | RowError, limits: ImageLimits) -> dict[str, Any]:
-    size = drawn if isinstance(drawn, RowError) else _measure_size(drawn.encoded, limits)
+    size = drawn if isinstance(drawn, RowError) else _format_size(drawn.encoded, limits)
     if isinstance(drawn, RowError) or isinstance(size, RowError):
-        return {"error": rows.error_value(size if isinstance(size, RowError) else None)}
+        return {"error": rows.error_to_dict(size if isinstance(size, RowError) else None)}
     settings = drawn._asdict()
     return {"image": settings.pop("encoded"), "size": size, **settings}
 
 
-def _measure_size(encoded: bytes, limits: ImageLimits) -> str | RowError:
+def _format_size(encoded: bytes, limits: ImageLimits) -> str | RowError:
     """Return an image's size, such as 1024x768, or an error if it is a single colour or cannot be decoded."""
     image = decode_bytes(encoded, limits)
     if isinstance(image, RowError):
@@ -148,7 +148,7 @@ def _measure_size(encoded: bytes, limits: ImageLimits) -> str | RowError:
     return f"{image.width}x{image.height}"
 
 
-def _read_wanted(records: pa.Table) -> list[WantedImage]:
+def _read_wanted_images(records: pa.Table) -> list[WantedImage]:
     ids, texts = (records.column(name).to_pylist() for name in ("prompt_id", "text"))
     return [WantedImage(image_id, text or "") for image_id, text in zip(ids, texts, strict=True)]
 

@@ -19,13 +19,13 @@ def list_wanted_images(prompts: pa.Table, seeds: int) -> PromptByImage:
     return {PictureName(prompt_id, number).image_id: text or "" for prompt_id, text in pairs for number in range(seeds)}
 
 
-def write_wanted(store: Store, folder: str, wanted: PromptByImage, rows: int) -> None:
+def write_wanted_images(store: Store, folder: str, wanted: PromptByImage, rows: int) -> None:
     """Rewrite a folder's tables so that together they list exactly the wanted images.
 
-    Existing images stay in their table, and new images go into new tables of at most `rows` rows, so a shard keeps its
+    Existing images stay in their table, and new images go into new tables of at most `rows` rows. So a shard keeps its
     cell unless images are removed from it or their texts change. Images from a damaged table count as new, and new
-    images first go into tables with the damaged tables' names. If a damaged table's images are all still wanted, with
-    the same texts, and no other images are new, this is the same shard as before.
+    images first go into tables with the damaged tables' names. So if the images of a damaged table are still wanted,
+    with the same texts, and no other images are new, the table is replaced by an identical shard.
     """
     earlier = {path: _read_prompts(store, path) for path in store.files(folder)}
     left = dict(wanted)

@@ -1,4 +1,4 @@
-"""Proof with released checkpoints: compares our scores of public images with scores that others have published."""
+"""Proofs with released checkpoints: our scores for public images are compared with published scores."""
 
 from pathlib import Path
 

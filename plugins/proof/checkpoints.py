@@ -1,4 +1,4 @@
-"""Finds, converts and loads the checkpoint of a proof, within limits on memory and downloads."""
+"""Finds, converts and loads the checkpoint that a proof needs, within limits on memory and downloads."""
 
 import os
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ MEMORY_FACTORS: dict[Precision, int] = {"bfloat16": 1, "float32": 2}
 
 
 class Metric(NamedTuple):
-    """A proof's metric with its only model, before the model's files are found."""
+    """A proof's metric and its only model, whose files have not been located yet."""
 
     config: ScorerConfig
     role: str
@@ -78,7 +78,7 @@ def find_model(metric: Metric, precision: Precision, max_download: float) -> Res
     size = sum(resolved.count_downloads().values())
     if size > max_download * 1e9:
         raise ModelError(
-            f"to download: {size / 1e9:.1f} GB, but max_download={max_download:g} allows {max_download:g}; raise it"
+            f"the download is {size / 1e9:.1f} GB, more than max_download={max_download:g}; raise max_download"
         )
     if size:
         from huggingface_hub import constants
@@ -88,7 +88,7 @@ def find_model(metric: Metric, precision: Precision, max_download: float) -> Res
 
 
 def load_scorer(metric: Metric, resolved: ResolvedModel) -> Scorer:
-    """Download the files of the model that are missing, and return a scorer with the model loaded from its commit.
+    """Download the model's missing files, and return a scorer that has loaded the model from the resolved commit.
 
     Raises ModelError if a file cannot be downloaded or the model does not load.
     """
@@ -100,7 +100,7 @@ def load_scorer(metric: Metric, resolved: ResolvedModel) -> Scorer:
 
 @contextmanager
 def _explain_download_errors(checkpoint: str) -> Iterator[None]:
-    """Raise a ModelError instead of an error of the connection or of the disk."""
+    """Convert connection and disk errors to ModelError."""
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # httpx's; from release 2 on, httpx2's
 
     try:
@@ -135,7 +135,7 @@ def convert_release(name: str, conversion: Conversion, config: ProveConfig) -> t
 
 
 def measure_memory(*, on_gpu: bool) -> float:
-    """Return the free gigabytes of the GPU, or the gigabytes of this machine's memory."""
+    """Return the GPU's free memory, or else this machine's total memory, in gigabytes."""
     if on_gpu:
         import torch
 

@@ -1,10 +1,10 @@
-"""Reads files by address: of the Hugging Face hub, of GitHub, and of this machine; all have limits on their size.
+"""Reads files from the Hugging Face hub, from GitHub or from this machine by address, up to a maximum size.
 
 Addresses have one of these forms:
 
-- `hf://OWNER/NAME@REVISION/PATH` of a model, `hf://datasets/OWNER/NAME@REVISION/PATH` of a data set
+- `hf://OWNER/NAME@REVISION/PATH` for a model, `hf://datasets/OWNER/NAME@REVISION/PATH` for a data set
 - `https://raw.githubusercontent.com/OWNER/NAME/COMMIT/PATH`
-- a path of this machine
+- a path on this machine
 """
 
 import re
@@ -24,20 +24,20 @@ REPOSITORY_KINDS = {None: "model", "datasets": "dataset", "spaces": "space"}
 """The hub's name of each kind of repository, by its prefix in an address."""
 MAX_FILE_BYTES = 64_000_000
 """Largest size of an image, or of a table of images or scores."""
-TIMEOUT = 60
+TIMEOUT_SECONDS = 60
 """Seconds allowed for each wait for GitHub."""
 
 
 class FoundFile(NamedTuple):
-    """A file on this machine, and the hub's commit that it belongs to."""
+    """A file on this machine, which may have been downloaded from the hub."""
 
     path: Path
     commit: str | None
-    """Commit of a file of the hub; None for other files."""
+    """Commit on the hub; None if the file is not from the hub."""
 
 
 def fetch_file(address: str, max_bytes: int = MAX_FILE_BYTES) -> FoundFile:
-    """Return a file of the hub or of this machine, after downloading it if necessary.
+    """Return a file from the hub or from this machine, after downloading it if necessary.
 
     Raises SourceError if the file cannot be found or downloaded, or is larger than `max_bytes`.
     """
@@ -47,17 +47,17 @@ def fetch_file(address: str, max_bytes: int = MAX_FILE_BYTES) -> FoundFile:
     path = Path(address).expanduser()
     if "://" in address or not path.is_file():
         raise SourceError(
-            f"{address}: expected the address of a file of the hub (hf://OWNER/NAME@REVISION/PATH) or of an existing "
-            "file; correct it"
+            f"{address}: expected a file on the hub (hf://OWNER/NAME@REVISION/PATH) or an existing local file; "
+            "correct the address"
         )
     _check_size(address, path.stat().st_size, max_bytes)
     return FoundFile(path, None)
 
 
-def read_bytes(address: str) -> bytes:
+def download_bytes(address: str) -> bytes:
     """Return the content of a file. Raises SourceError if it cannot be read or is larger than MAX_FILE_BYTES."""
     if address.startswith(GITHUB_PREFIX):
-        return _read_from_github(address)
+        return _fetch_from_github(address)
     return fetch_file(address).path.read_bytes()
 
 
@@ -99,11 +99,11 @@ def _fetch_from_hub(address: str, hub: re.Match[str], max_bytes: int) -> FoundFi
     return FoundFile(path, parts[parts.index("snapshots") + 1] if "snapshots" in parts else None)
 
 
-def _read_from_github(address: str) -> bytes:
+def _fetch_from_github(address: str) -> bytes:
     try:
-        with urlopen(address, timeout=TIMEOUT) as response:
+        with urlopen(address, timeout=TIMEOUT_SECONDS) as response:
             if not response.geturl().startswith(GITHUB_PREFIX):
-                raise SourceError(f"{address}: redirects to another host, which is not read; correct the address")
+                raise SourceError(f"{address}: redirects to another host, which is not allowed; correct the address")
             content: bytes = response.read(MAX_FILE_BYTES + 1)
     except (URLError, OSError) as error:
         raise SourceError(f"{address}: cannot be downloaded ({error}); check the connection to GitHub") from error
@@ -117,11 +117,11 @@ def _check_size(address: str, size: int, max_bytes: int) -> None:
 
 
 def check_free_space(folder: Path, size: int) -> None:
-    """Raise ModelError if the disk of a folder, which need not exist yet, has less than `size` free bytes."""
+    """Raise ModelError if the folder's disk has less than `size` bytes free. The folder need not exist yet."""
     existing = next(each for each in (folder, *folder.absolute().parents) if each.exists())
     free = shutil.disk_usage(existing).free
     if size > free:
         raise ModelError(
-            f"to download: {size / 1e9:.1f} GB, but the disk has {free / 1e9:.1f} GB free; free some, or set "
-            "HF_HUB_CACHE to a folder of a larger disk"
+            f"the download is {size / 1e9:.1f} GB, but the disk has only {free / 1e9:.1f} GB free; free some space, "
+            "or set HF_HUB_CACHE to a folder on a larger disk"
         )

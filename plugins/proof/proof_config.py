@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from plumbline.operators.base.bounds import AboveZero, BoundsChecked, Natural, NotNegative, Positive
+from plumbline.operators.base.bounds import BoundsChecked, Natural, NonNegative, Positive, PositiveFloat
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.models.model import Precision
 
@@ -31,7 +31,7 @@ class PublishedRow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImageTable:
-    """A table with a row per image: CSV, or Parquet with the images in it."""
+    """A table with one row per image: CSV, or Parquet, which may contain the images themselves."""
 
     file: str
     """Address of the table (see downloads.py)."""
@@ -72,8 +72,8 @@ class PublishedScores:
     table: ImageTable | None = None
     """The images, if a table lists them."""
     scores: ScoreTable | None = None
-    """The scores of the images in `table`, if another table has them."""
-    expected: Mapping[Precision, NotNegative] = field(default_factory=dict)
+    """The scores for the images in `table`, if another table contains them."""
+    expected: Mapping[Precision, NonNegative] = field(default_factory=dict)
     """Largest difference from the published scores that counts as agreement, by the precision of our model. A precision
     without an entry is reported without a verdict.
     """
@@ -84,7 +84,7 @@ class PublishedScores:
         if bool(self.rows) == (self.table is not None):
             raise ConfigError(f"published scores of {self.source!r}: expected either rows or a table; set one of them")
         if self.scores is not None and self.table is None:
-            raise ConfigError(f"published scores of {self.source!r}: scores needs a table of the images; set table")
+            raise ConfigError(f"published scores of {self.source!r}: scores requires table, found none; set table")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,14 +105,14 @@ class Conversion:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proof(BoundsChecked):
-    """One released checkpoint, the metric that it serves, and published scores of this metric."""
+    """One released checkpoint, the metric that uses it, and published scores from this metric."""
 
     section: ClassVar[str] = "proof "
     metric: str
     """The metric's name, as in `plumbline score metrics=[NAME]`."""
     options: tuple[str, ...] = ()
     """Other arguments of `plumbline score`, such as `model@models.vqa=qwen3_vl_8b`."""
-    memory: AboveZero
+    memory: PositiveFloat
     """Estimated gigabytes that scoring needs in bfloat16, with the weights; float32 needs twice as much."""
     conversion: Conversion | None = None
     published: tuple[PublishedScores, ...]
@@ -128,13 +128,13 @@ class ProveConfig(BoundsChecked):
     """`auto` is this machine's first CUDA GPU, without which the command stops; `cpu` is for trials."""
     precisions: tuple[Precision, ...] = ("bfloat16", "float32")
     """Precisions of the compared scores. Each checkpoint is loaded once in each precision."""
-    memory: AboveZero | None = None
+    memory: PositiveFloat | None = None
     """Gigabytes that a checkpoint may use; by default the GPU's free memory, or the memory of this machine."""
     limit: Positive = 100
     """Number of images per table, evenly spaced over its rows."""
     timed_pairs: Natural = 256
     """Number of pairs of image and prompt that are timed; the images are repeated until there are as many. 0: none."""
-    max_download: AboveZero = 60
+    max_download: PositiveFloat = 60
     """Largest number of gigabytes that may be downloaded for one checkpoint."""
     folder: str = "proof"
     """Folder for converted checkpoints, which later runs reuse."""

@@ -1,4 +1,4 @@
-"""Writes the report of a proof, which can be sent to others: it has no secrets and no paths of the machine."""
+"""Writes the report of a proof. It can be sent to others, because it contains no secrets and no local paths."""
 
 import json
 import platform
@@ -23,7 +23,7 @@ MAX_SHOWN_IMAGES = 10
 """Number of images of a set in its table; the JSON has all."""
 PATH_PATTERN = re.compile(r"(?<![\w:/.~@-])/(?:[^\s/'\",;:()]+/)+(?P<name>[^\s/'\",;:()]*)")
 """Pattern of absolute paths; addresses such as https://host/path do not match."""
-JSON_MARK = "```json\n"
+JSON_FENCE_START = "```json\n"
 
 
 def describe_machine(*, on_gpu: bool) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def write_report(path: Path, machine: Mapping[str, Any], results: Sequence[Proof
         "machine": dict(machine),
         "checkpoints": [_describe_result(result) for result in results],
     }
-    cleaned = _clean(contents)
+    cleaned = _remove_paths_from_values(contents)
     page = (
         make_template_environment(TEMPLATES_FOLDER)
         .get_template("proof.md.j2")
@@ -58,7 +58,7 @@ def write_report(path: Path, machine: Mapping[str, Any], results: Sequence[Proof
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.unfinished")
-    draft.write_text(f"{page.rstrip()}\n\n{JSON_MARK}{json.dumps(cleaned, indent=1)}\n```\n", encoding="utf-8")
+    draft.write_text(f"{page.rstrip()}\n\n{JSON_FENCE_START}{json.dumps(cleaned, indent=1)}\n```\n", encoding="utf-8")
     draft.replace(path)
 
 
@@ -70,7 +70,7 @@ def _describe_result(result: ProofResult) -> dict[str, Any]:
 def read_report(path: Path) -> dict[str, Any]:
     """Return the JSON at the end of a report."""
     text = path.read_text(encoding="utf-8")
-    contents: dict[str, Any] = json.loads(text.rpartition(JSON_MARK)[2].removesuffix("```\n"))
+    contents: dict[str, Any] = json.loads(text.rpartition(JSON_FENCE_START)[2].removesuffix("```\n"))
     return contents
 
 
@@ -80,16 +80,19 @@ def remove_paths(text: str) -> str:
     return PATH_PATTERN.sub(lambda path: f".../{path['name']}", named)
 
 
-def _clean(value: Any) -> Any:
+def _remove_paths_from_values(value: Any) -> Any:
     if isinstance(value, str):
         return remove_paths(value)
     if isinstance(value, Mapping):
-        return {key: _clean(each) for key, each in value.items()}
-    return [_clean(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: _remove_paths_from_values(each) for key, each in value.items()}
+    return [_remove_paths_from_values(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def choose_images(compared: ComparedSet) -> list[ScoredImage]:
-    """Return the images of a set with the largest differences in any precision, or the first ones if none has any."""
+    """Return the images with the largest differences in any precision: at most MAX_SHOWN_IMAGES, in the set's order.
+
+    An image that has no score to compare counts as having no difference.
+    """
 
     def find_largest(place: int) -> float:
         image = compared.images[place]

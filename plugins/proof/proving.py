@@ -28,7 +28,7 @@ WARM_UP_PAIRS = 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
-    """Differences between our scores of a set of images, in one precision, and the published ones."""
+    """Differences between our scores for a set of images, computed in one precision, and the published scores."""
 
     images: int
     """Number of images with both scores."""
@@ -78,7 +78,7 @@ class ComparedSet:
 
     @property
     def rounding(self) -> float | None:
-        """The largest difference between our own scores in bfloat16 and in float32; None without scores in both."""
+        """The largest difference between our own scores in bfloat16 and in float32; None if no image has both."""
         both = [(image.ours.get("bfloat16"), image.ours.get("float32")) for image in self.images]
         return max((abs(low - high) for low, high in both if low is not None and high is not None), default=None)
 
@@ -96,7 +96,7 @@ class PrecisionRun:
 
 @dataclass(kw_only=True, slots=True)
 class ProofResult:
-    """Result of one checkpoint: the comparisons of its scores, or the reason why there are none."""
+    """Result for one checkpoint: comparisons with published scores, or the reason why there are none."""
 
     name: str
     metric: str
@@ -121,15 +121,15 @@ def choose_metrics(config: ProveConfig, *, on_gpu: bool) -> dict[str, Metric]:
 
 
 def prove(name: str, proof: Proof, metric: Metric, config: ProveConfig) -> ProofResult:
-    """Score the public images of one checkpoint in each precision that fits, and compare the scores.
+    """Score a proof's public images in each precision that fits into memory, and compare the scores.
 
-    A checkpoint that cannot be found, downloaded, converted or loaded is skipped with its reason, and so are a
-    precision that does not fit and a set of images that cannot be read.
+    Skips checkpoints that cannot be found, downloaded, converted or loaded, precisions that do not fit, and sets of
+    images that cannot be read. The result contains the reasons.
     """
     result = ProofResult(name=name, metric=proof.metric, options=proof.options)
     read: dict[int, list[PublicImage]] = {}
     try:
-        _check_any_precision(proof, config, on_gpu=metric.config.on_gpu)
+        _require_fitting_precision(proof, config, on_gpu=metric.config.on_gpu)
         for place, published in enumerate(proof.published):
             result.sets.append(_read_set(published, config, read, place))
         if not read:
@@ -149,7 +149,7 @@ def prove(name: str, proof: Proof, metric: Metric, config: ProveConfig) -> Proof
     return result
 
 
-def _check_any_precision(proof: Proof, config: ProveConfig, *, on_gpu: bool) -> None:
+def _require_fitting_precision(proof: Proof, config: ProveConfig, *, on_gpu: bool) -> None:
     """Raise ModelError if no precision fits, before anything is downloaded."""
     available = config.memory or measure_memory(on_gpu=on_gpu)
     errors = []
@@ -181,7 +181,7 @@ def _run_precision(
     config: ProveConfig,
     read: Mapping[int, Sequence[PublicImage]],
 ) -> PrecisionRun:
-    """Load the checkpoint in one precision, and score and time its images; return why not if that is impossible."""
+    """Load the checkpoint in one precision, then score and time the images; if that fails, return the reason."""
     import torch
 
     try:

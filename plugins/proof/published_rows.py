@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plumbline.operators.base.errors import SourceError
-from plumbline.plugins.proof.downloads import read_bytes
+from plumbline.plugins.proof.downloads import download_bytes
 from plumbline.plugins.proof.proof_config import ImageTable, PublishedRow, PublishedScores, ScoreTable
 
 MAX_PROMPT_BYTES = 10_000
@@ -39,20 +39,20 @@ def read_images(published: PublishedScores, limit: int) -> list[PublicImage]:
     Raises SourceError if a file cannot be read, is not the expected one, or lacks a column, or if no row has a score.
     """
     if published.table is None:
-        return [_read_listed(row) for row in published.rows]
+        return [_read_listed_image(row) for row in published.rows]
     return [*_read_table(published.source, published.table, published.scores, limit)]
 
 
-def _read_listed(row: PublishedRow) -> PublicImage:
+def _read_listed_image(row: PublishedRow) -> PublicImage:
     prompt = row.prompt
     if prompt is None:
-        prompt = _decode(str(row.prompt_file), read_bytes(str(row.prompt_file))[: MAX_PROMPT_BYTES + 1]).strip()
-    content = read_bytes(row.image)
+        prompt = _decode(str(row.prompt_file), download_bytes(str(row.prompt_file))[: MAX_PROMPT_BYTES + 1]).strip()
+    content = download_bytes(row.image)
     image = _make_image(row.image.rpartition("/")[2], content, prompt, row.score)
     if row.sha256 not in (None, image.digest):
         raise SourceError(
-            f"{row.image}: expected the SHA-256 {row.sha256}, found {image.digest}; the published score is of "
-            "another file"
+            f"{row.image}: expected the SHA-256 {row.sha256}, found {image.digest}; the published score is for "
+            "a different file"
         )
     return image
 
@@ -71,24 +71,24 @@ def _read_table(source: str, table: ImageTable, scores: ScoreTable | None, limit
     if table.score is None and scores is None:
         rows = [*range(len(published))]
     if not rows:
-        raise SourceError(f"{source}: no image of {table.file} has a published score; the tables do not fit together")
+        raise SourceError(f"{source}: no image in {table.file} has a published score; check the tables and columns")
     count = min(limit, len(rows))
     for row in (rows[step * len(rows) // count] for step in range(count)):
         image = columns[table.image][row]
         name, content = f"row {row}", image["bytes"] if isinstance(image, dict) else image
         if isinstance(content, str):
-            _check_relative(table, content)
-            name, content = content, read_bytes(f"{table.images}/{content}")
+            _check_relative_path(table, content)
+            name, content = content, download_bytes(f"{table.images}/{content}")
         if not isinstance(content, bytes):
             raise SourceError(f"{table.file}: row {row}: column {table.image!r} has no image; choose another column")
         yield _make_image(name, content, str(columns[table.prompt][row]), published[row])
 
 
-def _check_relative(table: ImageTable, path: str) -> None:
+def _check_relative_path(table: ImageTable, path: str) -> None:
     parts = PurePosixPath(path).parts
     if table.images is None or path.startswith("/") or ".." in parts or "://" in path:
         raise SourceError(
-            f"{table.file}: column {table.image!r} has {path!r}: expected a path below the address `images`; "
+            f"{table.file}: column {table.image!r}: expected a path below the address in `images`, found {path!r}; "
             "set `images`, or choose another column"
         )
 
@@ -96,7 +96,7 @@ def _check_relative(table: ImageTable, path: str) -> None:
 def _match_scores(
     source: str, images: Mapping[str, Sequence[Any]], published: Mapping[str, Sequence[Any]], scores: ScoreTable
 ) -> Sequence[Any]:
-    """Return the published score of each image, None if it has none; raise SourceError if the tables do not fit."""
+    """Return the published score or None for each image; raise SourceError if the rows of the tables do not match."""
     if scores.key is not None:
         by_key = dict(zip(map(str, published[scores.key]), published[scores.score], strict=True))
         return [by_key.get(str(key)) for key in images[scores.key]]
@@ -117,7 +117,7 @@ def _match_scores(
 
 def _read_columns(address: str, names: Sequence[str]) -> dict[str, list[Any]]:
     """Return the columns of a CSV or Parquet file as lists; raise SourceError if the file or a column is unusable."""
-    content = read_bytes(address)
+    content = download_bytes(address)
     if address.endswith(".csv"):
         rows = [*csv.DictReader(io.StringIO(_decode(address, content)))]
         found, columns = {*(rows[0] if rows else ())}, {name: [row.get(name) for row in rows] for name in names}

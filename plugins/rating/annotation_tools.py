@@ -14,7 +14,7 @@ from plumbline.operators.base.errors import RowError, SourceError
 from plumbline.operators.base.sentences import format_quantity
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.metaeval.releases.release import split_words
-from plumbline.pipelines.web.page_input import BadName, clean_name
+from plumbline.pipelines.web.page_input import BadNameError, clean_name
 from plumbline.plugins.rating.annotations import Annotation, read_export
 from plumbline.plugins.rating.answers import MAX_NOTE_CHARACTERS, Answer
 from plumbline.plugins.rating.question_templates import (
@@ -216,7 +216,7 @@ class ImportCounts(NamedTuple):
 def import_answers(study: Study, export: Place) -> ImportCounts:
     """Add the answers from a tool's export to the study, and count them; a changed answer becomes the next revision.
 
-    Incomplete answers, and answers to tasks that the study's current version does not ask, are left out with a note.
+    Incomplete answers, and answers to tasks that are not in the study's current version, are left out with a note.
     Raises SourceError before anything is added if a record has no task_id, or if a person's name or a complete answer
     is not valid.
     """
@@ -228,26 +228,26 @@ def import_answers(study: Study, export: Place) -> ImportCounts:
                 f"{annotation.where}: expected the task_id of a task exported with export_to=, found none; to use "
                 "ratings of other images, set protocol=annotations"
             )
-        by_task.setdefault((str(annotation.fields["task_id"]), _clean_rater(annotation)), []).append(annotation)
+        by_task.setdefault((str(annotation.fields["task_id"]), _clean_rater_name(annotation)), []).append(annotation)
     version, answers, omitted = study.served, list[Answer](), Counter[str]()
     for (task_id, rater), group in by_task.items():
         task = version.tasks.get(task_id)
         answer = None if task is None else _read_answer(task, group)
         if task is None:
-            omitted[f"to tasks that version {version.version} of the study does not ask, left out"] += 1
+            omitted[f"to tasks that are not in version {version.version} of the study, left out"] += 1
         elif answer is None:
             omitted["not complete, left out"] += 1
         else:
             answers.append(_make_answer(task, version.version, rater, answer, group))
-    kept = sum(study.add_imported(answer) for answer in answers)
+    kept = sum(study.add_imported_answer(answer) for answer in answers)
     notes += [f"{format_quantity(count, 'answer')} {reason}" for reason, count in omitted.items()]
     return ImportCounts(kept, len(answers) - kept, notes)
 
 
-def _clean_rater(annotation: Annotation) -> str:
+def _clean_rater_name(annotation: Annotation) -> str:
     try:
         return clean_name(annotation.rater, "rater")
-    except BadName as error:
+    except BadNameError as error:
         raise SourceError(f"{annotation.where}: {error}; rename the person in the file") from error
 
 
@@ -310,7 +310,7 @@ def _convert_side(task: Task, annotation: Annotation, choice: str) -> str:
 
 
 def _convert_marks(task: Task, annotation: Annotation, choice: str) -> dict[str, list[int]]:
-    """Return the indices of the marked words by mark; a word marked both wrong and unsure counts as wrong."""
+    """Return the indices of the marked words, grouped by mark; a word marked both wrong and unsure counts as wrong."""
     marked: dict[str, set[int]] = {mark: set() for mark in WORD_MARKS}
     for span in annotation.spans.get(MARKED_WORDS_QUESTION, ()):
         words = enumerate(split_words(task.prompt))

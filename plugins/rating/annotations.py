@@ -1,4 +1,4 @@
-"""Reads exports of Label Studio and Argilla as ratings: each person's answers about each record."""
+"""Reads exports from Label Studio and Argilla as ratings: each person's answers about each record."""
 
 import math
 import re
@@ -13,7 +13,14 @@ from plumbline.pipelines.base import tables
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import require_object
 from plumbline.pipelines.metaeval.releases.readers import DEFAULT_COLUMNS, RatingColumns
-from plumbline.pipelines.metaeval.releases.release import Part, Release, Word, group_skills, released, split_words
+from plumbline.pipelines.metaeval.releases.release import (
+    PartAnswer,
+    Release,
+    WordRating,
+    group_skills,
+    released,
+    split_words,
+)
 from plumbline.pipelines.metaeval.releases.sheets import read_json, read_text, require_list
 
 EXPORT_AGAIN_REMEDY = "export it again as JSON"
@@ -70,14 +77,14 @@ def read_annotations(place: Place, columns: RatingColumns = DEFAULT_COLUMNS) -> 
     annotation), as written by label-studio-sdk 2.1.2 (converter/converter.py, convert_to_json_min; converter/utils.py,
     prettify_result). From Argilla 2, read records as JSON, either nested (`records.to_json`, `to_list`) or flattened
     (argilla 2.8.0, records/_io/_generic.py). From Argilla 1, read records (`responses` by user, with `values` and
-    `status`) and the table for the Hub (one column of answers per question). The exports do not define what their
-    questions mean, so the meaning is guessed:
+    `status`) and the table that is uploaded to the Hugging Face Hub (one column of answers per question). The exports
+    do not define what their questions mean, so the meaning is guessed:
 
     - A number (Rating, Number, RatingQuestion) is a rating.
     - A label (Choices, LabelQuestion) is a rating if it is a number, yes, no, unsure or "cannot tell". If the record
       has two images, the label (left or a, right or b, tie, unsure) is a choice between them; so is a Pairwise answer.
-    - Marked text (Labels of a Text, SpanQuestion) marks words that the image does not show, unless its label is shown,
-      aligned, yes or unsure. The fraction of words shown is a rating.
+    - A marked span (Labels on a Text, SpanQuestion) contains words that the image does not show, unless its label is
+      shown, aligned, yes or unsure. The fraction of words shown is a rating.
 
     `columns.values` assigns numbers to other labels. Questions whose answers have none of these forms are left out with
     a note. `columns` names fields of the record: Label Studio's `data`, or Argilla's fields, metadata and `id`. In
@@ -86,7 +93,7 @@ def read_annotations(place: Place, columns: RatingColumns = DEFAULT_COLUMNS) -> 
     """
     annotations, notes = read_export(place, columns)
     readable = _find_readable_questions(annotations, columns)
-    parts, words = list[Part](), list[Word]()
+    parts, words = list[PartAnswer](), list[WordRating]()
     preferences: list[dict[str, Any]] = []
     marking = {question for annotation in annotations for question in annotation.spans}
     for annotation in annotations:
@@ -95,12 +102,14 @@ def read_annotations(place: Place, columns: RatingColumns = DEFAULT_COLUMNS) -> 
             value = _parse_answer(annotation.answers[question], pair is not None, columns)
             if pair:
                 preferences.append(
-                    {**pair, "rater": annotation.rater, "template": question, "preferred": _name_side(value)}
+                    {**pair, "rater": annotation.rater, "template": question, "preferred": _convert_to_side(value)}
                 )
             else:
                 about = _find_text(annotation, columns.question_id) or ""
                 parts.append(
-                    Part(*_find_ids(annotation, columns), annotation.rater, question, about, value, annotation.where)
+                    PartAnswer(
+                        *_find_ids(annotation, columns), annotation.rater, question, about, value, annotation.where
+                    )
                 )
         for question in sorted(marking) if pair is None else ():
             marked = list(_read_marked_words(annotation, question, columns))
@@ -170,7 +179,7 @@ def _parse_answer(answer: str, of_pair: bool, columns: RatingColumns) -> float |
     return number
 
 
-def _name_side(value: float | None) -> str | None:
+def _convert_to_side(value: float | None) -> str | None:
     if value is None:
         return None
     return "a" if value > 0 else "b" if value < 0 else "unsure"
@@ -224,13 +233,13 @@ def _find_pair(annotation: Annotation, columns: RatingColumns) -> dict[str, str 
     return pair
 
 
-def _make_word_parts(marked: Sequence[Word], question: str) -> Iterator[Part]:
+def _make_word_parts(marked: Sequence[WordRating], question: str) -> Iterator[PartAnswer]:
     for number, word in enumerate(marked):
         ids = (word.image_id, word.prompt_id, word.generator, word.rater)
-        yield Part(*ids, question, str(number), word.aligned, word.where)
+        yield PartAnswer(*ids, question, str(number), word.aligned, word.where)
 
 
-def _read_marked_words(annotation: Annotation, question: str, columns: RatingColumns) -> Iterator[Word]:
+def _read_marked_words(annotation: Annotation, question: str, columns: RatingColumns) -> Iterator[WordRating]:
     """Yield every word of the prompt with the person's mark; if a word has several marks, the worst one counts."""
     ids = _find_ids(annotation, columns)
     remedy = "set protocol.columns.prompt to the field whose text was marked"
@@ -246,10 +255,10 @@ def _read_marked_words(annotation: Annotation, question: str, columns: RatingCol
         labels = [span.label.lower() for span in spans if span.start < end and start < span.end]
         shown = [1.0 if label in SHOWN_LABELS else None if label in UNSURE_LABELS else 0.0 for label in labels] or [1.0]
         aligned = 0.0 if 0.0 in shown else None if None in shown else 1.0
-        yield Word(*ids, annotation.rater, word, start, end, aligned, annotation.where)
+        yield WordRating(*ids, annotation.rater, word, start, end, aligned, annotation.where)
 
 
-class Export(NamedTuple):
+class AnnotationExport(NamedTuple):
     """The contents of an annotation tool's export."""
 
     annotations: Sequence[Annotation]
@@ -257,7 +266,7 @@ class Export(NamedTuple):
     notes: list[str]
 
 
-def read_export(place: Place, columns: RatingColumns = DEFAULT_COLUMNS) -> Export:
+def read_export(place: Place, columns: RatingColumns = DEFAULT_COLUMNS) -> AnnotationExport:
     """Read an export of either tool; raise SourceError naming the first record that is in neither tool's format."""
     annotations: list[Annotation] = []
     for number, record in enumerate(_read_records(place)):
@@ -275,7 +284,7 @@ def read_export(place: Place, columns: RatingColumns = DEFAULT_COLUMNS) -> Expor
     notes = [f"{format_quantity(count, 'annotation')} ({reason}) not counted" for reason, count in reasons.items()]
     if replaced := len(counted) - len(last):
         notes.append(f"{format_quantity(replaced, 'annotation')} replaced by a later one by the same person")
-    return Export(list(last.values()), notes)
+    return AnnotationExport(list(last.values()), notes)
 
 
 def _read_records(place: Place) -> Sequence[Any]:
@@ -296,7 +305,7 @@ def _choose_reader(record: Mapping[str, Any], where: str) -> RecordReader:
     if any(name in ("responses", "external_id") or name.endswith(RESPONSES_SUFFIX) for name in record):
         return _read_argilla
     raise SourceError(
-        f"{where}: expected a task of Label Studio with annotations, or a record of Argilla with responses; found "
+        f"{where}: expected a Label Studio task with annotations, or an Argilla record with responses, found "
         f"{', '.join(record) or 'nothing'}; {EXPORT_AGAIN_REMEDY}"
     )
 
@@ -317,7 +326,7 @@ def _read_label_studio(record: Mapping[str, Any], where: str, columns: RatingCol
                 answers.setdefault(str(result["from_name"]), []).append({"kind": result.get("type"), **value})
         yield replace(
             _make_annotation(data, where, answers, annotation),
-            rater=_name_annotator(annotation.get("completed_by")),
+            rater=_format_annotator_name(annotation.get("completed_by")),
             skip_reason="skipped" * bool(skipped),
         )
 
@@ -331,10 +340,12 @@ def _read_json_min(record: Mapping[str, Any], where: str, columns: RatingColumns
         and (name == columns.rating or isinstance(values[0], dict))
     }
     data = {name: value for name, value in record.items() if name not in answers}
-    return replace(_make_annotation(data, where, answers, record), rater=_name_annotator(record.get("annotator")))
+    return replace(
+        _make_annotation(data, where, answers, record), rater=_format_annotator_name(record.get("annotator"))
+    )
 
 
-def _name_annotator(given: Any) -> str:
+def _format_annotator_name(given: Any) -> str:
     named = (given.get("email") or given.get("id")) if isinstance(given, dict) else given
     return "0" if named is None else str(named)
 
@@ -351,7 +362,7 @@ def _make_annotation(
     values: Mapping[str, Sequence[Mapping[str, Any]]],
     annotation: Mapping[str, Any],
 ) -> Annotation:
-    """Convert an annotation of Label Studio; `values` contains its answers by question."""
+    """Convert an annotation from Label Studio; `values` contains its answers by question."""
     answers: dict[str, str] = {}
     spans: dict[str, list[Span]] = {}
     for question, of_question in values.items():
@@ -374,7 +385,7 @@ def _make_span(value: Mapping[str, Any], label: str, where: str) -> Span:
     start, end = value.get("start"), value.get("end")
     if not isinstance(start, int) or not isinstance(end, int) or not 0 <= start <= end:
         raise SourceError(
-            f"{where}: expected whole numbers as start and end of marked text, found {start!r} and {end!r}; "
+            f"{where}: expected whole numbers for the start and end of the marked text, found {start!r} and {end!r}; "
             f"{EXPORT_AGAIN_REMEDY}"
         )
     return Span(start, end, label, value.get("text"))
@@ -403,19 +414,21 @@ def _read_argilla(record: Mapping[str, Any], where: str, columns: RatingColumns)
         by_user.setdefault(response.user, []).append(response)
     for user, responses in by_user.items():
         status = next((response.status for response in responses if response.status not in (None, "submitted")), "")
-        answered = [response for response in responses if response.value is not None and not _are_spans(response.value)]
+        answered = [
+            response for response in responses if response.value is not None and not _is_list_of_spans(response.value)
+        ]
         spans = {
             response.question: [
                 _make_span(span, str(span.get("label")), f"{where}, {response.question}") for span in response.value
             ]
             for response in responses
-            if _are_spans(response.value)
+            if _is_list_of_spans(response.value)
         }
         answers = {response.question: str(response.value) for response in answered}
         yield Annotation(where=where, fields=fields, rater=user, answers=answers, spans=spans, skip_reason=f"{status}")
 
 
-def _are_spans(value: Any) -> bool:
+def _is_list_of_spans(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(part, dict) and "start" in part for part in value)
 
 

@@ -14,18 +14,18 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from plumbline.operators.base.errors import PlumblineError, RowError
-from plumbline.operators.report.rendering import ServedPages
+from plumbline.operators.report.rendering import ServedPageRenderer
 from plumbline.pipelines.base.storage import get_first_line
-from plumbline.pipelines.web.page_input import BadName, clean_name, describe_mistake
+from plumbline.pipelines.web.page_input import BadNameError, clean_name, describe_mistake
 from plumbline.pipelines.web.pages import make_page_guards, read_json_body
 from plumbline.plugins.rating.answers import MAX_REPEATS, BadAnswer
-from plumbline.plugins.rating.progress_page import make_progress_page
+from plumbline.plugins.rating.progress_page import make_progress_variables
 from plumbline.plugins.rating.question_templates import TEMPLATES
 from plumbline.plugins.rating.study import IMAGE_MISSING_MESSAGE, RefusedAnswer, SentAnswer, Study
 from plumbline.plugins.rating.study_files import AnswerKey, Revision
 from plumbline.plugins.rating.tasks import Task
 
-SERVED_PAGES = ServedPages(
+SERVED_PAGES = ServedPageRenderer(
     Path(__file__).parent / "templates", styles=("rate.css",), scripts=("rate.js", "rate_progress.js")
 )
 MAX_TASKS_PER_REQUEST = 20
@@ -59,7 +59,7 @@ class Pages:
         queue, answers = self.study.served.queue, self.study.answers.list_answers()
         state = queue, len(answers), max((answer.at for answer in answers), default="")
         if state != self._progress_state:
-            self._progress = make_progress_page(queue, answers)
+            self._progress = make_progress_variables(queue, answers)
             self._progress_state = state
         omitted = [
             f"task {task_id}: left out, an image is missing: {why}" for task_id, why in self.study.omitted.items()
@@ -121,7 +121,7 @@ class Pages:
         return _respond_with_image(self.study.served.images.read_image(task, number))
 
     def send_source(self, request: Request) -> Response:
-        """Send a source image of a task's edited images."""
+        """Send one of the source images that a task's images were edited from."""
         sources, number = self.study.served.images.read_sources(self._find_task(request)), request.path_params["number"]
         if number >= len(sources):
             raise HTTPException(
@@ -131,12 +131,15 @@ class Pages:
 
     async def store_answer(self, request: Request) -> Response:
         """Store the answer that a page sends."""
-        sent = parse_answer(await read_json_body(request, "an answer"))
+        sent = parse_sent_answer(await read_json_body(request, "an answer"))
         stored = await run_in_threadpool(self.study.add, sent)
         return JSONResponse(_make_answer_json(stored.revision), 201 if stored.new else 200)
 
     def refuse(self, request: Request, error: Exception) -> Response:
-        """Report an error in one line: on the start page for requests of "/" and "/rate", otherwise as JSON."""
+        """Return the response to a failed request, with the error in one line.
+
+        The response to requests for "/" and "/rate" is the start page; for all others it is JSON.
+        """
         message, content = get_first_line(error), {}
         if isinstance(error, HTTPException):
             message, status = error.detail, error.status_code
@@ -144,7 +147,7 @@ class Pages:
             status = error.status
             content = {} if error.kept is None else {"kept": _make_answer_json(error.kept)}
         else:
-            status = 400 if isinstance(error, (BadAnswer, BadName)) else 500
+            status = 400 if isinstance(error, (BadAnswer, BadNameError)) else 500
         if request.url.path in ("/", "/rate"):
             return self._render("start", problem=message, status=status)
         return JSONResponse({"error": message, **content}, status)
@@ -174,8 +177,8 @@ def _parse_number(request: Request, name: str, default: int, highest: int) -> in
     return int(text)
 
 
-def parse_answer(body: bytes) -> SentAnswer:
-    """Parse the answer in a request body; raise BadAnswer or BadName."""
+def parse_sent_answer(body: bytes) -> SentAnswer:
+    """Parse the answer in a request body; raise BadAnswer or BadNameError."""
     try:
         sent = _SENT_ANSWER_ADAPTER.validate_json(body, strict=True)
     except ValidationError as error:
@@ -204,5 +207,5 @@ def make_app(study: Study, token: str | None, names: Sequence[str]) -> Starlette
             Route("/answers", pages.store_answer, methods=["POST"]),
         ],
         middleware=make_page_guards(names, token, SERVED_PAGES.make_policy()),
-        exception_handlers=dict.fromkeys((HTTPException, BadName, PlumblineError, OSError), pages.refuse),
+        exception_handlers=dict.fromkeys((HTTPException, BadNameError, PlumblineError, OSError), pages.refuse),
     )

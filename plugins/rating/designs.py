@@ -19,14 +19,14 @@ from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.ingest.score_input import ingest_images
 from plumbline.pipelines.metaeval.releases.release import split_words
 from plumbline.pipelines.metaeval.releases.sheets import read_sheet
-from plumbline.pipelines.report.finished_run import Originals, find_originals
+from plumbline.pipelines.report.finished_run import OriginalSources, find_originals
 from plumbline.pipelines.sources.benchmark import IMAGE_COLUMNS, BenchmarkConfig
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.store.question_cells import read_asked_questions
 from plumbline.pipelines.store.runs import find_run, read_manifest
 from plumbline.pipelines.store.store import Store, open_existing_store
 from plumbline.plugins.rating.gold import GOLD_COLUMNS as GOLD_COLUMNS
-from plumbline.plugins.rating.gold import GoldQuestion, add_gold, read_gold
+from plumbline.plugins.rating.gold import GoldQuestion, mark_gold_tasks, parse_gold_question
 from plumbline.plugins.rating.question_templates import TEMPLATES, Template
 from plumbline.plugins.rating.rate_config import RateConfig
 from plumbline.plugins.rating.tasks import ImageLocation, Task, TaskQuestion, hash_task
@@ -62,7 +62,7 @@ class Design:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OwnImages:
-    """Configuration for ingesting a user's own images in the same way as for a sweep."""
+    """Configuration for ingesting a user's own images in the same way as a sweep does."""
 
     store: str
     benchmark: BenchmarkConfig
@@ -85,7 +85,7 @@ class DesignedTasks(NamedTuple):
 
 
 class SourceImage(NamedTuple):
-    """An image of the study's run or folder, with its ids, its generator and its location."""
+    """An image from the study's run or folder, with its ids, its generator and its location."""
 
     image_id: str
     prompt_id: str
@@ -93,19 +93,19 @@ class SourceImage(NamedTuple):
     place: ImageLocation
 
 
-def make_design(config: RateConfig, own: Mapping[str, Any] | None) -> Design:
-    """Return the configured design. Options that are not configured are copied from `own`, the study's last design.
+def make_design(config: RateConfig, previous: Mapping[str, Any] | None) -> Design:
+    """Return the configured design. Options that are not configured are copied from the study's previous design.
 
     Raises ConfigError if the run or its images do not exist.
     """
     values: dict[str, Any] = {"templates": ("likert",), "generators": (), "seed": 0}
     values |= dict.fromkeys(("pictures", "questions", "gold"))
-    values = {name: (own or {}).get(name, default) for name, default in values.items()}
+    values = {name: (previous or {}).get(name, default) for name, default in values.items()}
     values |= {name: value for name in values if (value := getattr(config, name)) is not None}
     if config.gold is not None:
         values["gold"] = config.storage.locate(config.gold).url
-    if own is not None and config.run is None and config.images is None:
-        values |= {name: own[name] for name in ("run", "images", "store", "sources")}
+    if previous is not None and config.run is None and config.images is None:
+        values |= {name: previous[name] for name in ("run", "images", "store", "sources")}
     else:
         values |= (
             _describe_images_source(config, config.images)
@@ -136,7 +136,7 @@ def _describe_images_source(config: RateConfig, images: str) -> dict[str, Any]:
     return {"run": None, "images": place.url, "store": store, "sources": sources}
 
 
-def open_originals(design: Design, storage: StorageConfig) -> Originals:
+def open_originals(design: Design, storage: StorageConfig) -> OriginalSources:
     """Return the prompts and images of a design; raise UnreadableImages with the reason if they cannot be read."""
     originals, unreadable = find_originals(design.sources, Store(storage.locate(design.store)))
     if originals is None:
@@ -151,7 +151,7 @@ def _describe_source(design: Design) -> str:
     return f"images {design.images}" if design.images is not None else f"run {design.run}"
 
 
-def make_tasks(design: Design, originals: Originals, storage: StorageConfig) -> DesignedTasks:
+def make_tasks(design: Design, originals: OriginalSources, storage: StorageConfig) -> DesignedTasks:
     """Return the tasks of a design, prompt by prompt; raise ConfigError if no task can be made for a template."""
     images = list(_read_images(originals, design))
     prompts = {row["prompt_id"]: row for row in originals.prompts.to_pylist() if (row["text"] or "").strip()}
@@ -160,7 +160,7 @@ def make_tasks(design: Design, originals: Originals, storage: StorageConfig) -> 
         if image.prompt_id in prompts:
             by_prompt.setdefault(image.prompt_id, {}).setdefault(image.generator, []).append(image)
     drawn = sorted(by_prompt, key=lambda prompt_id: _hash_name(design.seed, prompt_id))[: design.pictures]
-    gold = [] if design.gold is None else _read_gold(storage.locate(design.gold))
+    gold = [] if design.gold is None else _read_gold_questions(storage.locate(design.gold))
     ids = {name for question in gold for name in question.ids}
     gold_prompts = [image.prompt_id for image in images if ids & {image.prompt_id, image.image_id}]
     questions = _Questions({}, []) if "questions" not in design.templates else _read_questions(design, storage)
@@ -173,7 +173,9 @@ def make_tasks(design: Design, originals: Originals, storage: StorageConfig) -> 
         )
     }
     rated = set(drawn)
-    chosen = [task for task in add_gold([*tasks.values()], gold) if task.gold is not None or task.prompt_id in rated]
+    chosen = [
+        task for task in mark_gold_tasks([*tasks.values()], gold) if task.gold is not None or task.prompt_id in rated
+    ]
     for template in design.templates:
         if not any(task.template == template for task in chosen):
             reason = _explain_missing_tasks(template, drawn)
@@ -183,9 +185,9 @@ def make_tasks(design: Design, originals: Originals, storage: StorageConfig) -> 
     return DesignedTasks(chosen, [*notes, *questions.notes])
 
 
-def _read_gold(place: Place) -> list[GoldQuestion]:
+def _read_gold_questions(place: Place) -> list[GoldQuestion]:
     sheet = read_sheet(place).require(("template", "answer"), f"a gold question has {', '.join(GOLD_COLUMNS)}")
-    return [read_gold(row, sheet.where(number)) for number, row in enumerate(sheet.table.to_pylist())]
+    return [parse_gold_question(row, sheet.where(number)) for number, row in enumerate(sheet.table.to_pylist())]
 
 
 def _explain_missing_tasks(template: str, prompts: Sequence[str]) -> str:
@@ -201,7 +203,7 @@ def _hash_name(seed: int, name: str) -> str:
     return hashlib.sha256(f"{seed}\0{name}".encode()).hexdigest()
 
 
-def _read_images(originals: Originals, design: Design) -> Iterator[SourceImage]:
+def _read_images(originals: OriginalSources, design: Design) -> Iterator[SourceImage]:
     generators = list(dict.fromkeys(generator for generator, _ in originals.shards))
     for name in design.generators:
         if name not in generators:
@@ -277,7 +279,7 @@ def _read_questions(design: Design, storage: StorageConfig) -> _Questions:
     """Read the yes-no questions of the design's metric or, by default, of the run's first metric with questions."""
     if design.run is None:
         raise ConfigError(
-            "templates: questions need a metric of a run, but images= has no run; score the images first "
+            "templates: questions need a metric from a run, but images= gives no run; score the images first "
             "(plumbline score images=PATH metrics=[dsg]) and set run=latest"
         )
     store = open_existing_store(_StoreAddress(design.store, storage))
@@ -290,14 +292,14 @@ def _read_questions(design: Design, storage: StorageConfig) -> _Questions:
         questions = read_asked_questions(store, design.run, metric).to_pandas()
         used = questions["question_id"].notna() & (questions["keep"] != False)  # noqa: E712  # null was not filtered
         if used.any():
-            return _select_yes_no(questions[used], metric)
+            return _select_yes_no_questions(questions[used], metric)
     raise ConfigError(
         f"templates: run {design.run} has no metric with questions; add one, such as metric=[dsg], or leave "
         "`questions` out"
     )
 
 
-def _select_yes_no(questions: pd.DataFrame, metric: str) -> _Questions:
+def _select_yes_no_questions(questions: pd.DataFrame, metric: str) -> _Questions:
     is_yes_no = questions["choices"].map(lambda choices: {str(choice).lower() for choice in choices} == YES_NO_CHOICES)
     distinct = questions[is_yes_no].drop_duplicates(["prompt_id", "question_id"])
     by_prompt = {

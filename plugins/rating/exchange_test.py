@@ -14,7 +14,7 @@ N_DRAWS = 9999
 """Number of random draws for the final p-value, if the first p-value is at most MAX_FIRST_P_VALUE."""
 MAX_FIRST_P_VALUE = 0.1
 """Maximum p-value after N_FIRST_DRAWS draws at which further draws make it more precise."""
-ANSWERS_AT_ONCE = 1 << 18
+ANSWERS_PER_BATCH = 1 << 18
 """Maximum number of answers drawn at a time, to limit memory."""
 
 
@@ -25,13 +25,13 @@ def run_exchange_test(answers: Floats, templates: NDArray[np.intp], rater: int, 
 
     If all raters answer alike, exchanging their answers to a task changes nothing. So the test shuffles the answers to
     each task and counts how often a random rater deviates as much (a permutation test within tasks). It assumes no
-    distribution, so it is valid for few tasks and for answers that are nearly all equal.
+    distribution, so it is valid even for few tasks and for answers that are nearly all equal.
 
     Args:
         answers: Answers as numbers (tasks, raters), nan if a rater did not answer a task.
         templates: The template of each task (tasks,). Answers are standardised by template.
         rater: The rater's column.
-        seed: Seed of the draws.
+        seed: Seed for the random draws.
 
     Returns:
         The one-sided p-value; 1 if no task was answered by the rater and two others, or if all answers are equal.
@@ -68,7 +68,7 @@ def _standardise_answers(answers: Floats, templates: NDArray[np.intp]) -> Floats
 
 
 class _ExchangedAnswers:
-    """Terms of the test statistic for every answer to a task, as if the tested rater had given that answer."""
+    """Terms of the test statistic, computed for each answer to a task as if the tested rater had given it."""
 
     def __init__(self, answers: Floats) -> None:
         answered = np.isfinite(answers)
@@ -88,7 +88,7 @@ class _ExchangedAnswers:
         """
 
     def measure_disagreement(self, own: NDArray[np.intp]) -> Floats:
-        """Return the covariance between two other raters minus the covariance of the rater with the others (draws,).
+        """Return the covariance among the other raters minus their covariance with the rater, for each draw (draws,).
 
         `own` contains the positions of the rater's answers (draws, tasks). Covariances ignore how severe a rater is.
         """
@@ -98,7 +98,7 @@ class _ExchangedAnswers:
 
     def count_extreme_draws(self, observed: float, draws: int, random: np.random.Generator) -> int:
         """Return the number of random draws whose disagreement is at least as large as the observed one."""
-        size, found = max(1, ANSWERS_AT_ONCE // len(self.counts)), 0
+        size, found = max(1, ANSWERS_PER_BATCH // len(self.counts)), 0
         for first in range(0, draws, size):
             shape = (min(size, draws - first), len(self.counts))
             own = (random.random(shape) * self.counts).astype(np.intp)

@@ -44,7 +44,7 @@ class GoldQuestion(NamedTuple):
         )
 
 
-def read_gold(row: Mapping[str, Any], where: str) -> GoldQuestion:
+def parse_gold_question(row: Mapping[str, Any], where: str) -> GoldQuestion:
     """Return the gold question in a row of the table; raise SourceError with the problem if the row is not valid."""
     cells = {name: None if row.get(name) in (None, "") else str(row[name]) for name in GOLD_COLUMNS[:-1]}
     template = TEMPLATES.get(str(cells["template"]))
@@ -60,13 +60,13 @@ def read_gold(row: Mapping[str, Any], where: str) -> GoldQuestion:
     images = [(cells[f"generator{side}"], cells[f"image_id{side}"]) for side in ("", "_b")[: template.images]]
     if any(image == (None, None) for image in images):
         raise SourceError(
-            f"{where}: expected prompt_id and generator, or image_id, of {template.images} images "
-            "(the second in generator_b or image_id_b); add them"
+            f"{where}: expected prompt_id and generator, or image_id, for each image (number of images: "
+            f"{template.images}; the second is in generator_b or image_id_b); add them"
         )
     return GoldQuestion(template.name, cells["prompt_id"], images, answer, where)
 
 
-def add_gold(tasks: Sequence[Task], gold: Iterable[GoldQuestion]) -> list[Task]:
+def mark_gold_tasks(tasks: Sequence[Task], gold: Iterable[GoldQuestion]) -> list[Task]:
     """Return the tasks, adding the correct answer to each gold question among them.
 
     Raises SourceError if a row of the table matches no task or several tasks, or if its answer is not valid for the

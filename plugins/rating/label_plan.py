@@ -31,7 +31,8 @@ class PairLabels(NamedTuple):
     people: Floats
     """People's rating of the image by `a` minus that of the image by `b`, per prompt; nan if either is unrated."""
     metric: Floats
-    """The metric's score of the image by `a` minus that of the image by `b`, per prompt; positive if `a` is better."""
+    """The metric's score for the image by `a` minus that for the image by `b`, per prompt; positive if `a` is better.
+    """
     estimate: PoweredMeans | None
     """The estimated difference; None if too few prompts are rated."""
     level: float
@@ -56,7 +57,7 @@ class PairLabels(NamedTuple):
             return None
         return self.a if self.estimate.residuals.mean() > 0 else self.b
 
-    def count_needed(self, chance: float) -> int | None:
+    def count_missing_prompts(self, chance: float) -> int | None:
         """Return how many more prompts must be rated to decide the pair.
 
         Returns None if rating all scored prompts would not be enough.
@@ -68,15 +69,15 @@ class PairLabels(NamedTuple):
 
 
 def pivot_by_generator(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return the mean over images for each prompt (row) and generator (column); `frame` has a row per image's score."""
+    """Return the mean score for each prompt (row) and generator (column); each row of `frame` is one image's score."""
     known = frame.dropna(subset=["prompt_id", "generator", "score"])
     return compute_group_means(known, ("prompt_id", "generator"), "score").unstack("generator")
 
 
 def subtract_pairs(wide: pd.DataFrame) -> pd.DataFrame:
-    """Return the difference of every two columns, first minus second (prompts x pairs).
+    """Return the difference between each pair of columns, first minus second (prompts x pairs).
 
-    `wide` is a table of prompts x generators.
+    `wide` has the shape prompts x generators.
     """
     pairs = {(a, b): wide[a] - wide[b] for a, b in combinations(map(str, wide), 2)}
     return pd.DataFrame(pairs, index=wide.index, dtype=np.float64)
@@ -88,8 +89,8 @@ def estimate_pairs(
     """Yield each pair with its estimate.
 
     Args:
-        people: Differences of people's ratings (prompts x pairs).
-        metric: Differences of a metric's scores; all zeros to ignore the metric.
+        people: Differences between people's ratings of the two generators (prompts x pairs).
+        metric: Differences between a metric's scores for the two generators; all zeros to ignore the metric.
         level: Confidence level of each pair's interval.
         max_difference: The largest possible difference between two ratings.
     """
@@ -117,7 +118,9 @@ def select_images(
     wanted: set[tuple[int, str]] = set()
     for pair in (pair for pair in pairs if pair.better is None):
         unrated = [place for place in order if np.isnan(pair.people[place]) and np.isfinite(pair.metric[place])]
-        wanted |= {(place, name) for place in unrated[: pair.count_needed(chance)] for name in (pair.a, pair.b)}
+        wanted |= {
+            (place, name) for place in unrated[: pair.count_missing_prompts(chance)] for name in (pair.a, pair.b)
+        }
     names = list(dict.fromkeys(name for pair in pairs for name in (pair.a, pair.b)))
     return [(prompts[place], name) for place in order for name in names if (place, name) in wanted]
 
@@ -125,7 +128,7 @@ def select_images(
 def format_pair(pair: PairLabels, chance: float) -> tuple[str, ...]:
     """Return a row of the table: the results for a pair, and how many more prompts must be rated."""
     name, rated = f"{pair.a}, {pair.b}", str(pair.rated)
-    wanted = pair.count_needed(chance)
+    wanted = pair.count_missing_prompts(chance)
     further = "more than available" if wanted is None else str(wanted)
     if pair.estimate is None:
         return name, rated, UNKNOWN_CELL, UNKNOWN_CELL, UNKNOWN_CELL, _explain_undecided(pair), further

@@ -25,7 +25,7 @@ from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.metaeval.protocols import ProtocolConfig
 from plumbline.pipelines.metaeval.release_selection import open_release
 from plumbline.pipelines.metaeval.releases.release import Release
-from plumbline.pipelines.metaeval.releases.scores import read_falling_metrics, read_scores, select_metrics
+from plumbline.pipelines.metaeval.releases.scores import read_lower_is_better_metrics, read_scores, select_metrics
 from plumbline.pipelines.metaeval.scores_source import ScoresSource
 from plumbline.plugins.rating.label_plan import (
     PairLabels,
@@ -74,7 +74,7 @@ class LabelsConfig(ScoresSource):
 
 
 class LabelPlan(NamedTuple):
-    """Estimates of all pairs, and the images to rate next."""
+    """Estimates for all pairs of generators, and the images to rate next."""
 
     metric: str
     pairs: Sequence[PairLabels]
@@ -96,7 +96,7 @@ def plan_labels(config: LabelsConfig) -> LabelPlan:
     generators = config.generators or tuple(str(name) for name in predicted)
     for name in generators:
         if name not in predicted:
-            raise ConfigError(f"generators: {metric} has no scores of {name!r}; it scored {', '.join(predicted)}")
+            raise ConfigError(f"generators: {metric} has no scores for {name!r}; it scored {', '.join(predicted)}")
     differences = subtract_pairs(get_direction(metric, {metric} if falls else ()) * predicted[list(generators)])
     people = _subtract_ratings(release, scores, generators).reindex(
         index=differences.index, columns=differences.columns
@@ -130,7 +130,7 @@ def _find_limits(release: Release, protocol: ProtocolConfig) -> tuple[float, flo
 
 
 def _subtract_ratings(release: Release, scores: pa.Table, generators: Sequence[str]) -> pd.DataFrame:
-    """Return the differences of people's ratings, or the means of their choices (prompts x pairs of generators).
+    """Return the differences between people's ratings, or the means of their choices (prompts x pairs of generators).
 
     Raises ConfigError if the ratings belong to several templates, whose scales differ.
     """
@@ -152,7 +152,7 @@ def _read_scores(config: LabelsConfig, release: Release) -> tuple[pa.Table, bool
     falling = frozenset(config.protocol.falling)
     scores = release.scores
     if (table := config.locate_scores()) is not None:
-        scores, falling = read_scores(table), falling | read_falling_metrics(table)
+        scores, falling = read_scores(table), falling | read_lower_is_better_metrics(table)
     elif not len(scores):
         raise ConfigError(
             f"scores: expected a metric's scores, but protocol {config.protocol.name} has none; set run=latest or "
@@ -181,7 +181,7 @@ def _select_images(pairs: Sequence[PairLabels], scores: pa.Table, release: Relea
     )
 
 
-def write_labels(config: LabelsConfig, plan: LabelPlan) -> None:
+def write_next_images(config: LabelsConfig, plan: LabelPlan) -> None:
     """Write the images to rate next as CSV."""
     sink = pa.BufferOutputStream()
     pcsv.write_csv(plan.next_prompts, sink)
@@ -269,11 +269,11 @@ def _find_differences(release: Release) -> Iterator[tuple[Floats, Floats]]:
 def _measure_intervals(
     people: Floats, metric: Floats, max_difference: float, random: np.random.Generator
 ) -> list[tuple[float, float, float]]:
-    """Return coverage, misses and worth for each number of labels in LABEL_COUNTS.
+    """Return the coverage, the miss rate and the worth for each number of labels in LABEL_COUNTS.
 
-    Coverage is the fraction of draws whose interval covers the mean. Misses are the fraction of draws whose interval
-    missed the mean at this or a smaller number of labels. Worth is the median number of labels without the metric that
-    are as informative as one label with it.
+    Coverage is the fraction of draws whose interval covers the mean. The miss rate is the fraction of draws whose
+    interval missed the mean at this or a smaller number of labels. Worth is the median number of labels without the
+    metric that are as informative as one label with it.
     """
     rated = random.integers(len(people), size=(N_DRAWS, LABEL_COUNTS[-1]))
     others = metric[random.integers(len(people), size=(N_DRAWS, len(people)))]

@@ -53,7 +53,7 @@ CONVERT_FUNCTIONS: Mapping[str, Callable[[Any, Task], PartNumbers]] = {
 
 
 def convert_to_numbers(answer: Answer, task: Task) -> PartNumbers:
-    """Convert an answer to numbers; return an empty mapping if the rater was unsure of everything."""
+    """Convert an answer to numbers; return an empty mapping if the rater could not answer at all."""
     is_unsure = isinstance(answer.answer, str) and answer.answer in UNIVERSAL_ANSWERS
     return {} if is_unsure else CONVERT_FUNCTIONS[answer.template](answer.answer, task)
 
@@ -114,7 +114,7 @@ def collect_ratings(answers: Sequence[Answer], tasks: Sequence[Task]) -> StudyRa
 
 
 def find_differences(ratings: StudyRatings, template: str) -> pd.DataFrame:
-    """Return people's mean differences between every two generators on a template: prompts x pairs, nan if unrated.
+    """Return the mean rated difference between each pair of generators for a template: prompts x pairs, nan if unrated.
 
     The result contains all prompts and generators of the template's tasks, sorted.
     """

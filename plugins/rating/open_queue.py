@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.metric import get_direction
-from plumbline.pipelines.metaeval.releases.scores import read_falling_metrics, read_scores
+from plumbline.pipelines.metaeval.releases.scores import read_lower_is_better_metrics, read_scores
 from plumbline.plugins.rating.designs import Design
 from plumbline.plugins.rating.label_plan import pivot_by_generator
 from plumbline.plugins.rating.order import OrderParameters
@@ -37,4 +37,4 @@ def _read_metric(design: Design, config: RateConfig) -> MetricScores | None:
     metric = str(scores.column("metric")[0].as_py())
     frame = scores.to_pandas()
     wide = pivot_by_generator(frame[frame["metric"] == metric])
-    return MetricScores(metric, get_direction(metric, {metric} & read_falling_metrics(run)) * wide)
+    return MetricScores(metric, get_direction(metric, {metric} & read_lower_is_better_metrics(run)) * wide)

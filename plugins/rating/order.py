@@ -20,7 +20,7 @@ GOLD_TASK_SHARE = 0.1
 
 
 class RaterTurn(NamedTuple):
-    """A task to ask a rater next."""
+    """The next task to show to a rater."""
 
     task: Task
     repeat: int
@@ -72,7 +72,7 @@ def make_rounds(tasks: Sequence[Task], seed: int) -> list[list[Task]]:
     ]
 
 
-def move_first(rounds: Sequence[Sequence[Task]], urgent: Collection[str]) -> list[list[Task]]:
+def move_urgent_tasks_first(rounds: Sequence[Sequence[Task]], urgent: Collection[str]) -> list[list[Task]]:
     """Return the rounds of urgent tasks, followed by the rounds of all other tasks."""
     parts = ([task for task in part if (task.task_id in urgent) is first] for first in (True, False) for part in rounds)
     return [part for part in parts if part]
@@ -87,7 +87,7 @@ def choose_turns(
     sequencing: OrderParameters,
 ) -> list[RaterTurn]:
     """Return a rater's next turns: `count`, or fewer if no other task needs an answer from this rater."""
-    chooser = _Chooser(tasks, history, rater, sequencing)
+    chooser = _TurnChooser(tasks, history, rater, sequencing)
     turns: list[RaterTurn] = []
     while len(turns) < count and (turn := chooser.choose(rounds)) is not None:
         turns.append(turn)
@@ -105,8 +105,8 @@ def _is_open(answered_by: Collection[str], rater: str, raters: int) -> bool:
     return rater not in answered_by and len(answered_by) < raters
 
 
-class _Chooser:
-    """Chooser of one rater's turns. To choose several turns, it treats each chosen turn as answered."""
+class _TurnChooser:
+    """State for choosing one rater's next turns. A chosen turn counts as answered when the following one is chosen."""
 
     def __init__(self, tasks: Sequence[Task], history: History, rater: str, sequencing: OrderParameters) -> None:
         self.by_id = {task.task_id: task for task in tasks}
@@ -119,19 +119,19 @@ class _Chooser:
 
         Returns None if no ordinary task needs an answer from this rater.
         """
-        ordinary = self._choose_ordinary(rounds)
+        ordinary = self._choose_ordinary_task(rounds)
         if ordinary is None:
             return None
         template = ordinary.template
-        gold, repeated = self._choose_gold(template), None
+        gold, repeated = self._choose_gold_task(template), None
         if gold is None:
-            repeated = self._choose_repeat(template)
+            repeated = self._choose_repeated_task(template)
         task, repeat = gold or repeated or ordinary, int(repeated is not None)
         self.turns.append((task.task_id, repeat))
         return RaterTurn(task, repeat, draw_image_order(self.sequencing.seed, self.rater, task, repeat))
 
-    def _choose_ordinary(self, rounds: Sequence[Sequence[Task]]) -> Task | None:
-        """Return an unseen task that needs an answer by this rater, from the first round that has any; otherwise None.
+    def _choose_ordinary_task(self, rounds: Sequence[Sequence[Task]]) -> Task | None:
+        """Return an unseen task that needs this rater's answer, from the first round that has any; otherwise None.
 
         Within a round, the tasks are in random order, grouped by template; every second round has the templates in
         reverse order.
@@ -155,17 +155,17 @@ class _Chooser:
                 )
         return None
 
-    def _choose_gold(self, template: str) -> Task | None:
+    def _choose_gold_task(self, template: str) -> Task | None:
         seen = {task_id for task_id, _ in self.turns}
         asked = sum(task.task_id in seen for task in self.gold_tasks)
         unseen = [task for task in self.gold_tasks if task.template == template and task.task_id not in seen]
-        if not unseen or asked >= self._count_due("gold", GOLD_TASK_SHARE, len(self.turns)):
+        if not unseen or asked >= self._count_due_tasks("gold", GOLD_TASK_SHARE, len(self.turns)):
             return None
         return min(unseen, key=lambda task: self._draw_fraction(task.task_id))
 
-    def _choose_repeat(self, template: str) -> Task | None:
+    def _choose_repeated_task(self, template: str) -> Task | None:
         repeated = {task_id for task_id, repeat in self.turns if repeat}
-        if len(repeated) >= self._count_due(
+        if len(repeated) >= self._count_due_tasks(
             "repeat", self.sequencing.repeats, len(self.turns) - MIN_TASKS_BEFORE_REPEAT
         ):
             return None
@@ -177,7 +177,7 @@ class _Chooser:
         ]
         return min(candidates, key=lambda task: self._draw_fraction("again", task.task_id), default=None)
 
-    def _count_due(self, kind: str, share: float, turns: int) -> int:
+    def _count_due_tasks(self, kind: str, share: float, turns: int) -> int:
         """Return how many tasks of a kind are due after this number of turns.
 
         One task is due at a random turn in every 1 / share turns.

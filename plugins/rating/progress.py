@@ -54,7 +54,7 @@ class RankedGenerator(NamedTuple):
 
 
 class PairProgress(NamedTuple):
-    """Two generators under one template, and the rating effort that would decide between them."""
+    """Two generators compared under one template, and the rating that is still needed to decide between them."""
 
     template: str
     pair: PairLabels
@@ -83,10 +83,10 @@ def _list_templates(ratings: StudyRatings) -> list[str]:
 def estimate_differences(
     ratings: StudyRatings, scores: pd.DataFrame | None, confidence: ErrorProbabilities
 ) -> dict[str, list[PairLabels]]:
-    """Estimate the difference between every two generators by template, from people's answers and a metric's scores.
+    """Estimate the difference between each pair of generators by template, from people's answers and a metric's scores.
 
-    `scores` are prompts x generators, where higher is better; None uses only people's answers. The pairs of all
-    templates share alpha evenly.
+    `scores` has the shape prompts x generators, and higher is better; None uses only people's answers. Alpha is divided
+    evenly among the pairs of all templates.
     """
     differences = {template: find_differences(ratings, template) for template in _list_templates(ratings)}
     n_pairs = sum(len(people.columns) for people in differences.values())
@@ -136,13 +136,13 @@ def find_pair_progress(
     raters: int,
     confidence: ErrorProbabilities,
 ) -> list[PairProgress]:
-    """Return, for each template and pair of generators, how many more prompts and minutes of rating would decide it."""
+    """Return the prompts and minutes of rating that are still needed to decide each pair of generators, by template."""
     seconds = {row.template: row.seconds for row in templates}
     rows = []
     for template, template_pairs in pairs.items():
         tasks_per_prompt = 2 // TEMPLATES[template].images
         for pair in template_pairs:
-            prompts = 0 if pair.better else pair.count_needed(confidence.chance)
+            prompts = 0 if pair.better else pair.count_missing_prompts(confidence.chance)
             answers = math.nan if prompts is None else prompts * tasks_per_prompt * raters
             rows.append(PairProgress(template, pair, prompts, answers * seconds[template] / 60))
     return rows
@@ -161,11 +161,11 @@ def find_urgent_tasks(
     started: Collection[str],
     chance: float,
 ) -> set[str]:
-    """Return the ids of the tasks whose answers decide pairs of generators soonest.
+    """Return the ids of the tasks to ask first, so that pairs of generators are decided as early as possible.
 
     All of them are about undecided pairs. Tasks that already have some answers are included, so that they get all the
-    answers they need, and tasks about as many of the next prompts as an estimate needs. The order of prompts is random
-    and does not depend on the answers, so the intervals stay valid.
+    answers they need. Other tasks are included if they are about one of the next prompts; the number of these prompts
+    is estimated. The order of prompts is random and does not depend on the answers, so the intervals stay valid.
     """
     prompts = dict.fromkeys(task.prompt_id for part in rounds for task in part)
     order = {prompt: place for place, prompt in enumerate(prompts)}

@@ -30,8 +30,8 @@ class ShownPair(NamedTuple):
     minutes: float
 
 
-def make_progress_page(queue: Queue, answers: Sequence[Answer]) -> dict[str, Any]:
-    """Return the values of the page's template by name; `answers` include repeats and gold questions."""
+def make_progress_variables(queue: Queue, answers: Sequence[Answer]) -> dict[str, Any]:
+    """Return the progress page's template variables, keyed by name; `answers` include repeats and gold questions."""
     snapshot = queue.evaluate(answers, growth=0)
     raters, confidence, metric = queue.sequencing.raters, queue.options.confidence, queue.options.metric
     templates = find_template_progress(snapshot.ratings, raters)
@@ -59,13 +59,12 @@ def _describe_progress(
     if not pairs:
         return f"{answers}."
     decided = sum(row.pair.better is not None for row in pairs)
-    return (
-        f"{decided} of {format_quantity(len(pairs), 'pair')} of generators decided; {answers}.{_describe_next(pairs)}"
-    )
+    n_pairs = format_quantity(len(pairs), "pair")
+    return f"{decided} of {n_pairs} of generators decided; {answers}.{_describe_next_pair(pairs)}"
 
 
-def _describe_next(pairs: Sequence[PairProgress]) -> str:
-    """Return a sentence on which pair can be decided soonest, and with which effort; empty if none can be decided."""
+def _describe_next_pair(pairs: Sequence[PairProgress]) -> str:
+    """Return a sentence on the pair closest to a decision and the effort it needs; empty if there is no such pair."""
     open_pairs = [row for row in pairs if row.prompts and row.minutes == row.minutes]
     if not open_pairs:
         return ""

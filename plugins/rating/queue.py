@@ -1,4 +1,4 @@
-"""Chooses each rater's next tasks: in random order, or first the tasks that decide pairs of generators soonest."""
+"""Chooses each rater's next tasks: in random order, or in an order that decides early which generators are better."""
 
 from collections.abc import Mapping, Sequence
 from threading import Lock
@@ -16,7 +16,7 @@ from plumbline.plugins.rating.order import (
     choose_turns,
     find_open_tasks,
     make_rounds,
-    move_first,
+    move_urgent_tasks_first,
 )
 from plumbline.plugins.rating.progress import (
     ErrorProbabilities,
@@ -59,7 +59,7 @@ class QueueOptions(NamedTuple):
     """Options of a queue; by default, it contains all tasks in random order."""
 
     order: QueueOrder = "seeded"
-    """`labels` asks the tasks that decide pairs of generators soonest first."""
+    """`labels` first asks the tasks that are estimated to decide undecided pairs."""
     stops: bool = False
     """If True, stop when every pair is decided."""
     confidence: ErrorProbabilities = ErrorProbabilities()
@@ -120,4 +120,4 @@ class Queue:
         started = set(ratings.answers["task_id"])
         urgent = find_urgent_tasks(self.tasks, pairs, self._rounds, started, confidence.chance)
         finished = self.options.order == "labels" and self.options.stops and are_all_decided(pairs)
-        return QueueEvaluation(len(answers), ratings, pairs, move_first(self._rounds, urgent), finished)
+        return QueueEvaluation(len(answers), ratings, pairs, move_urgent_tasks_first(self._rounds, urgent), finished)

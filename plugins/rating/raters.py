@@ -268,7 +268,7 @@ def _suspect_random_answers(rater: str, likeness: RaterAgreement, raters: int) -
 
 
 def _suspect_few_hits(kind: str, words: str, rater: str, tallies: Mapping[str, HitCount]) -> _Suspicion | None:
-    """Return a suspicion that a rater has a lower fraction of hits than the others together (Fisher's exact test).
+    """Return a suspicion that a rater has a lower fraction of hits than the others combined (Fisher's exact test).
 
     Returns None if the rater or the others have no cases.
     """

@@ -16,7 +16,7 @@ SHUTDOWN_SECONDS = 10
 """Time in seconds that unfinished requests have to complete when the server stops."""
 
 
-def rate(config: RateConfig, ready: Callable[[str, str], None], report: Callable[[str], None]) -> None:
+def serve_study(config: RateConfig, ready: Callable[[str, str], None], report: Callable[[str], None]) -> None:
     """Serve a study until the process is stopped.
 
     Calls `ready` with the study's folder and address, and `report` with each warning. Raises ConfigError if there is

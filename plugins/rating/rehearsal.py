@@ -12,7 +12,7 @@ import scipy
 from numpy.typing import NDArray
 
 from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
-from plumbline.operators.statistics.options import Adaptive
+from plumbline.operators.statistics.options import AdaptiveConfig
 from plumbline.operators.statistics.sequential import (
     A_BETTER,
     ALIKE,
@@ -44,11 +44,11 @@ class GeneratorPair(NamedTuple):
     a: str
     b: str
     differences: Floats
-    """Score of the image by `a` minus score of the image by `b`, per prompt; nan if either has no score."""
+    """Score for the image by `a` minus score for the image by `b`, per prompt; nan if either has no score."""
 
     @property
     def difference(self) -> float:
-        """Difference of the two generators' mean scores over all shared prompts."""
+        """Difference between the two generators' mean scores over all shared prompts."""
         return float(np.nanmean(self.differences))
 
 
@@ -106,18 +106,21 @@ def pair_generators(scores: pd.DataFrame) -> list[GeneratorPair]:
 
 
 def equalise_means(pairs: Sequence[GeneratorPair]) -> list[GeneratorPair]:
-    """Return the pairs with their differences shifted to a mean of 0, so that any decision for a generator is false."""
+    """Return the pairs with differences shifted to a mean of 0, so that deciding for either generator is false."""
     return [pair._replace(differences=pair.differences - pair.difference) for pair in pairs]
 
 
 def rehearse(
     pairs: Sequence[GeneratorPair],
     labels: Sequence[str],
-    options: Adaptive,
+    options: AdaptiveConfig,
     indifferences: Sequence[float],
     orders: int,
 ) -> list[RehearsedDecisions]:
-    """Decide the pairs in random orders of the prompts, balanced by `labels`; return one result per indifference."""
+    """Decide the pairs in random orders of the prompts, balanced by `labels`.
+
+    Returns the decisions for each value of `indifferences`.
+    """
     found: list[list[Decisions]] = [[] for _ in indifferences]
     for drawn in _draw_orders(labels, orders, options.seed):
         differences = [order_differences(pair.differences, drawn) for pair in pairs]
@@ -150,13 +153,16 @@ def decide_naively(pairs: Sequence[GeneratorPair], labels: Sequence[str], orders
     """Return the verdicts (orders, pairs) of a t-test after every prompt, stopping at the first p-value below 5%."""
     return np.concatenate(
         [
-            np.stack([_find_first_significant(order_differences(pair.differences, drawn)) for pair in pairs], axis=-1)
+            np.stack(
+                [_find_first_significant_verdicts(order_differences(pair.differences, drawn)) for pair in pairs],
+                axis=-1,
+            )
             for drawn in _draw_orders(labels, orders, seed)
         ]
     )
 
 
-def _find_first_significant(differences: Floats) -> NDArray[np.int8]:
+def _find_first_significant_verdicts(differences: Floats) -> NDArray[np.int8]:
     """Return each order's verdict at the first significant t-test of the mean; UNDECIDED if no test is significant."""
     in_turn = differences.reshape(len(differences), -1)
     there = np.isfinite(in_turn)

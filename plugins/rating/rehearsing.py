@@ -16,8 +16,8 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sentences import ShownTable, format_names, format_number, format_percent, format_quantity
 from plumbline.operators.metaeval.judgement import PEOPLE
 from plumbline.operators.metaeval.ratings import average_ratings
-from plumbline.operators.report.rendering import format_diagnosis_markdown
-from plumbline.operators.statistics.options import Adaptive
+from plumbline.operators.report.rendering import format_tables_markdown
+from plumbline.operators.statistics.options import AdaptiveConfig
 from plumbline.pipelines.base.markdown_sections import write_section
 from plumbline.pipelines.metaeval.protocols import ProtocolConfig
 from plumbline.pipelines.metaeval.release_selection import open_release
@@ -46,7 +46,7 @@ class RehearseConfig(ScoresSource):
 
     metrics: tuple[str, ...] = ()
     """The metrics to rehearse; empty for all."""
-    adaptive: Adaptive = field(default_factory=Adaptive)
+    adaptive: AdaptiveConfig = field(default_factory=AdaptiveConfig)
     spreads: tuple[float, ...] = (0.05, 0.1, 0.2, 0.3)
     """Indifferences to rehearse, in standard deviations of the scores; the indifference of `adaptive` is added."""
     orders: Positive = 1000
@@ -64,13 +64,13 @@ class RehearseConfig(ScoresSource):
         ScoresSource.__post_init__(self)
         if all(source is None for source in (self.protocol, self.run, self.scores, self.reference)):
             raise ConfigError(
-                "scores: expected a run or a table of scores, got none; set run=latest or scores=PATH, or for people's "
-                "ratings protocol=long protocol.path=PATH"
+                "scores: expected a run or a table of scores, got none; set run=latest or scores=PATH or, for people's "
+                "ratings, protocol=long and protocol.path=PATH"
             )
 
 
 class JudgeScores(NamedTuple):
-    """One judge's scores of images: a metric's scores or people's ratings."""
+    """One judge's scores for images: a metric's scores or people's ratings."""
 
     source: str
     """Name of the release, or of the file or folder with the scores."""
@@ -78,7 +78,7 @@ class JudgeScores(NamedTuple):
     pairs: Sequence[GeneratorPair]
     labels: Sequence[str]
     """Skills of each prompt; the orders are balanced by these."""
-    options: Adaptive
+    options: AdaptiveConfig
     in_range: bool
     """True if all scores are within the range that the betting method needs."""
     deviation: float
@@ -87,8 +87,8 @@ class JudgeScores(NamedTuple):
     """True if the tables list each pair, as they do for people's ratings and the user's own scores."""
 
     @property
-    def methods(self) -> list[Adaptive]:
-        """The methods that can be applied to the scores; betting requires scores within the range."""
+    def methods(self) -> list[AdaptiveConfig]:
+        """Methods that can be applied to the scores: betting only if `in_range`."""
         ways = [replace(self.options, method="betting")] if self.in_range else []
         return [*ways, replace(self.options, method="asymptotic")]
 
@@ -102,7 +102,7 @@ class Rehearsal(NamedTuple):
     """Tables of false decisions, of cost by indifference, of cost by pair for some judges, and of interval coverage."""
 
 
-def rehearse_all(config: RehearseConfig) -> Rehearsal:
+def rehearse_all_judges(config: RehearseConfig) -> Rehearsal:
     """Rehearse each judge's scores with every method that applies to them.
 
     Raises ConfigError if no two generators share enough prompts, SourceError if a table cannot be read.
@@ -134,7 +134,7 @@ def _read_judges(config: RehearseConfig) -> Iterator[JudgeScores]:
             judge = PEOPLE if rated["template"].nunique() == 1 else f"{PEOPLE}, {template}"
             scale = protocol.rating_range or (float(rated["score"].min()), float(rated["score"].max()))
             options = replace(config.adaptive, range=scale)
-            yield from _make_judge(protocol.name, judge, ratings, labels, options, by_pair=True)
+            yield from _make_judge_scores(protocol.name, judge, ratings, labels, options, by_pair=True)
         yield from _read_metrics(
             protocol.name, select_metrics(release.scores, config.metrics), labels, config, by_pair=False
         )
@@ -148,11 +148,11 @@ def _read_metrics(
 ) -> Iterator[JudgeScores]:
     frame = scores.select(["metric", "generator", "prompt_id", "score"]).to_pandas()
     for metric, of_metric in frame.groupby("metric", sort=False):
-        yield from _make_judge(source, str(metric), of_metric, labels, config.adaptive, by_pair=by_pair)
+        yield from _make_judge_scores(source, str(metric), of_metric, labels, config.adaptive, by_pair=by_pair)
 
 
-def _make_judge(
-    source: str, judge: str, frame: pd.DataFrame, labels: Mapping[str, str], options: Adaptive, *, by_pair: bool
+def _make_judge_scores(
+    source: str, judge: str, frame: pd.DataFrame, labels: Mapping[str, str], options: AdaptiveConfig, *, by_pair: bool
 ) -> Iterator[JudgeScores]:
     """Yield the judge's scores, averaged over a prompt's images; nothing if no two generators share enough prompts."""
     wide = pivot_by_generator(frame)
@@ -167,7 +167,7 @@ def _make_judge(
 
 class _Outcome(NamedTuple):
     scores: JudgeScores
-    options: Adaptive
+    options: AdaptiveConfig
     results: Sequence[RehearsedDecisions]
     """Results by indifference, starting with an indifference of 0."""
     tied_result: RehearsedDecisions
@@ -178,8 +178,8 @@ class _Outcome(NamedTuple):
         return self.scores.source, self.scores.judge, self.options.method
 
 
-def _rehearse_judge(scores: JudgeScores, options: Adaptive, config: RehearseConfig) -> _Outcome:
-    zones = [0.0, *_name_indifferences(scores, config).values()]
+def _rehearse_judge(scores: JudgeScores, options: AdaptiveConfig, config: RehearseConfig) -> _Outcome:
+    zones = [0.0, *_list_indifferences(scores, config).values()]
     found = rehearse(scores.pairs, scores.labels, options, zones, config.orders)
     low, high = options.range
     shift = max(abs(pair.difference) for pair in scores.pairs)
@@ -189,14 +189,14 @@ def _rehearse_judge(scores: JudgeScores, options: Adaptive, config: RehearseConf
     return _Outcome(scores, options, found, tied_result)
 
 
-def _name_indifferences(scores: JudgeScores, config: RehearseConfig) -> dict[str, float]:
+def _list_indifferences(scores: JudgeScores, config: RehearseConfig) -> dict[str, float]:
     """Return the indifference margins above 0, in units of the judge's scores, keyed by their name in the table."""
     own = config.adaptive.get_indifference(scores.judge)
-    indifferences = {name_spread(spread): spread * scores.deviation for spread in config.spreads}
+    indifferences = {format_spread(spread): spread * scores.deviation for spread in config.spreads}
     return indifferences | ({"given": own} if own else {})
 
 
-def name_spread(spread: float) -> str:
+def format_spread(spread: float) -> str:
     """Return the name of an indifference margin that is given in standard deviations of the scores."""
     return f"{spread:g} sd"
 
@@ -248,7 +248,7 @@ def _measure_naive(pairs: Sequence[GeneratorPair], scores: JudgeScores, config: 
 
 
 def _tabulate_cost(outcomes: Sequence[_Outcome], config: RehearseConfig) -> ShownTable:
-    zones = list(dict.fromkeys(name for outcome in outcomes for name in _name_indifferences(outcome.scores, config)))
+    zones = list(dict.fromkeys(name for outcome in outcomes for name in _list_indifferences(outcome.scores, config)))
     return ShownTable(
         "Cost by indifference",
         "Share of the prompts, and so of the images, after which every pair is decided or found to differ by at most "
@@ -261,7 +261,7 @@ def _tabulate_cost(outcomes: Sequence[_Outcome], config: RehearseConfig) -> Show
 
 def _make_cost_row(outcome: _Outcome, zones: Sequence[str], config: RehearseConfig) -> tuple[str, ...]:
     shares = [format_percent(float(found.measure_total_cost().mean())) for found in outcome.results]
-    by_name = dict(zip(_name_indifferences(outcome.scores, config), shares[1:], strict=True))
+    by_name = dict(zip(_list_indifferences(outcome.scores, config), shares[1:], strict=True))
     return (
         *outcome.row,
         format_number(outcome.scores.deviation),
@@ -297,4 +297,4 @@ def _tabulate_pairs(outcomes: Sequence[_Outcome]) -> ShownTable:
 def write_page(config: RehearseConfig, tables: Sequence[ShownTable]) -> None:
     """Write the tables to the `rehearsal` section of the page."""
     assert config.page is not None, "a page is configured"
-    write_section(config.storage.locate(config.page), "rehearsal", format_diagnosis_markdown(tables, 3))
+    write_section(config.storage.locate(config.page), "rehearsal", format_tables_markdown(tables, 3))

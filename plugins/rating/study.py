@@ -151,7 +151,7 @@ class Study:
         tasks = {task.task_id: task for task in version.tasks}
         return OpenVersion(version.version, tasks, images, open_queue(version.tasks, design, self._config))
 
-    def _set_omitted(self, omitted: dict[str, str]) -> None:
+    def _set_omitted_tasks(self, omitted: dict[str, str]) -> None:
         """Serve all tasks except those in `omitted`."""
         tasks = [task for task in self._served.tasks.values() if task.task_id not in omitted]
         self.omitted = omitted
@@ -193,7 +193,7 @@ class Study:
         opened, turns = self._find_complete_turns(answers, rater, count)
         if not turns and self.omitted:
             with self._changing:
-                self._set_omitted({})
+                self._set_omitted_tasks({})
             opened, turns = self._find_complete_turns(answers, rater, count)
         own = [answer for answer in answers if answer.rater == rater]
         left = len(opened.queue.list_open_tasks(answers, rater))
@@ -214,7 +214,7 @@ class Study:
             return False
         with self._changing:
             if self._served.version == opened.version and task.task_id not in self.omitted:
-                self._set_omitted({**self.omitted, task.task_id: problem})
+                self._set_omitted_tasks({**self.omitted, task.task_id: problem})
                 self._report_once(
                     task.task_id, f"task {task.task_id} is left out because an image is missing: {problem}"
                 )
@@ -267,7 +267,7 @@ class Study:
             )
         return StoredAnswer(stored, new)
 
-    def add_imported(self, answer: Answer) -> bool:
+    def add_imported_answer(self, answer: Answer) -> bool:
         """Store an imported answer as the next revision; return False if the last stored revision is equal or newer."""
         key = make_key(answer)
         last = self.answers.find_last_revision(key)
@@ -310,7 +310,7 @@ def open_study(config: RateConfig, report: WarningPrinter) -> Study:
     """
     place = locate_study(config)
     with convert_read_errors(place, "study"):
-        (place / MARKER_FILE).create_mark(b'{"plumbline_study": 1}\n')
+        (place / MARKER_FILE).create_marker(b'{"plumbline_study": 1}\n')
     versions = list_versions(place)
     own = read_version(place, versions[-1]) if versions else None
     if own is None or any(getattr(config, name) is not None for name in DESIGN_OPTIONS):

@@ -163,7 +163,7 @@ class AnswerReader:
         return sorted(answers, key=lambda answer: (answer.at, make_key(answer)))
 
     def _read(self, name: str) -> Revision | str | None:
-        """Return the answer in a file, or the file's problem, or None if the file is still being written."""
+        """Return a file's answer, a message that says what is wrong with it, or None if it is still being written."""
         if any(part.startswith(".") for part in name.split("/")):
             return None
         place = self._place / name

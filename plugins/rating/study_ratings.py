@@ -1,4 +1,4 @@
-"""Reads a study's answers as human judgements: ratings, choices between two images, and words."""
+"""Reads a study's answers as human judgements: ratings of images and words, and choices between two images."""
 
 from collections import Counter
 from collections.abc import Container, Iterator
@@ -7,7 +7,7 @@ from typing import Any
 from plumbline.operators.base.errors import SourceError
 from plumbline.operators.base.sentences import format_quantity
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.metaeval.releases.release import LIKERT, Part, Release, Word, released, split_words
+from plumbline.pipelines.metaeval.releases.release import LIKERT, PartAnswer, Release, WordRating, released, split_words
 from plumbline.plugins.rating import study_files
 from plumbline.plugins.rating.answers import Answer
 from plumbline.plugins.rating.numbers import PartNumbers, convert_to_numbers
@@ -24,17 +24,17 @@ RATING_NAMES = {
 PREFERENCE_NAMES = {1.0: "a", 0.0: "unsure", -1.0: "b"}
 
 
-def read_study(place: Place) -> Release:
+def read_study_ratings(place: Place) -> Release:
     """Return the answers to the newest version's tasks, with the prompts' skills.
 
-    - Graded templates such as `likert` become ratings of the same name; `llmscore_errors` becomes 9 minus the errors.
+    - Graded templates such as `likert` become ratings of the same name; `llmscore_errors` becomes 9 minus the answer.
     - `words` becomes the fraction of a prompt's words that the image shows (wl), and a rating of each word.
     - `questions` becomes the fraction of questions answered yes (dsg_h).
     - `side_by_side` and `vote` become choices; a tie counts as unsure.
 
-    Words and questions that the rater was unsure about do not count; an answer that is unsure as a whole is null. Only
-    the last revision of an answer counts. Answers to gold questions, repeats, and tasks that are not in the newest
-    version are left out, and the notes state how many they are.
+    Words and questions that the rater was unsure about are ignored. If the rater could not answer at all, the rating
+    is null. Only the last revision of an answer counts. Answers to gold questions, to repeats, and to tasks that are
+    not in the newest version are left out, and the notes state how many were left out.
 
     Raises SourceError if a file is damaged or the study has no answers.
     """
@@ -73,7 +73,7 @@ def _explain_omission(answer: Answer, tasks: Container[str], version: int) -> st
     return None if answer.task_id in tasks else f"to tasks that version {version} no longer asks, left out"
 
 
-def _make_parts(answer: Answer, task: Task, parts: PartNumbers, place: Place) -> Iterator[Part]:
+def _make_parts(answer: Answer, task: Task, parts: PartNumbers, place: Place) -> Iterator[PartAnswer]:
     """Yield a Part for each word or question, or for the whole image; its rating is None if the rater is unsure.
 
     Questions that the rater calls invalid are left out; if all are invalid, one Part without a rating is yielded.
@@ -82,13 +82,13 @@ def _make_parts(answer: Answer, task: Task, parts: PartNumbers, place: Place) ->
     replies = answer.answer if isinstance(answer.answer, dict) else {}
     words, questions = map(str, range(len(task.words))), (question.question_id for question in task.questions)
     for name in [name for name in (*words, *questions) if replies.get(name) != INVALID] or [""]:
-        yield Part(*ids, name, parts.get(name), _describe_answer(answer, place))
+        yield PartAnswer(*ids, name, parts.get(name), _describe_answer(answer, place))
 
 
-def _make_words(answer: Answer, task: Task, parts: PartNumbers, place: Place) -> Iterator[Word]:
+def _make_words(answer: Answer, task: Task, parts: PartNumbers, place: Place) -> Iterator[WordRating]:
     ids = (answer.image_ids[0], answer.prompt_id, answer.generators[0], answer.rater)
     for number, (word, start, end) in enumerate(split_words(task.prompt)):
-        yield Word(*ids, word, start, end, parts.get(str(number)), _describe_answer(answer, place))
+        yield WordRating(*ids, word, start, end, parts.get(str(number)), _describe_answer(answer, place))
 
 
 def _make_choice(answer: Answer, parts: PartNumbers) -> dict[str, Any]:

@@ -6,10 +6,10 @@ from threading import BoundedSemaphore
 from typing import Any
 
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.report.gallery import encode_sources, encode_thumbnail
+from plumbline.operators.report.gallery import encode_source_thumbnails, encode_thumbnail
 from plumbline.operators.report.picked_images import ImageKey
-from plumbline.pipelines.report.finished_run import Originals
-from plumbline.pipelines.report.image_details import LocatedImage, Made, MakeImage, read_edit_sources, show_row
+from plumbline.pipelines.report.finished_run import OriginalSources
+from plumbline.pipelines.report.image_details import LocatedImage, Made, MakeImage, read_edit_sources, render_image
 from plumbline.plugins.rating.tasks import Task
 
 MAX_IMAGE_SIDE, MAX_IMAGE_BYTES = 1024, 400_000
@@ -30,13 +30,13 @@ class _ImageMissing(Exception):
 class TaskImages:
     """Reader for the images of tasks."""
 
-    def __init__(self, originals: Originals) -> None:
+    def __init__(self, originals: OriginalSources) -> None:
         self._originals = originals
         self._decoding = BoundedSemaphore(MAX_CONCURRENT_DECODES)
         thumbnail = partial(encode_thumbnail, side=MAX_IMAGE_SIDE, max_bytes=MAX_IMAGE_BYTES)
-        sources = partial(encode_sources, side=MAX_IMAGE_SIDE, max_bytes=MAX_IMAGE_BYTES)
-        self._image = lru_cache(MAX_CACHED_IMAGES)(partial(self._make_or_raise, thumbnail))
-        self._sources = lru_cache(MAX_CACHED_IMAGES)(partial(self._make_or_raise, sources, edited=True))
+        sources = partial(encode_source_thumbnails, side=MAX_IMAGE_SIDE, max_bytes=MAX_IMAGE_BYTES)
+        self._image = lru_cache(MAX_CACHED_IMAGES)(partial(self._make_image_or_raise, thumbnail))
+        self._sources = lru_cache(MAX_CACHED_IMAGES)(partial(self._make_image_or_raise, sources, edited=True))
 
     def read_image(self, task: Task, number: int) -> bytes | RowError:
         """Return an image of a task as WebP, or an error."""
@@ -60,13 +60,13 @@ class TaskImages:
         shown = [*(self.read_image(task, number) for number in range(len(task.places))), *self.read_sources(task)]
         return next((image.message for image in shown if isinstance(image, RowError)), None)
 
-    def _make_or_raise(
+    def _make_image_or_raise(
         self, make: MakeImage[Made], key: ImageKey, prompt_id: str, shard: str, row: int, *, edited: bool = False
     ) -> Made:
         with self._decoding:
             edits: Mapping[str, Mapping[str, Any]] = read_edit_sources([prompt_id], self._originals) if edited else {}
             image = LocatedImage(key, prompt_id, shard, row)
-            result = show_row(image, self._originals, make, edits.get(prompt_id, {}))
+            result = render_image(image, self._originals, make, edits.get(prompt_id, {}))
         if isinstance(result, RowError):
             raise _ImageMissing(result)
         return result

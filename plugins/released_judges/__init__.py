@@ -1,4 +1,4 @@
-"""Judges that were trained or released in 2025 and 2026: their own wording, and benchmarks that compare judges."""
+"""Judges trained or released in 2025 and 2026, with their own prompts, and benchmarks that compare judges."""
 
 from pathlib import Path
 

@@ -32,7 +32,7 @@ class AestheticSimilarity(LoadedImageModel):
         return ReleasedTransform(load_pixel_transform(model.folder("checkpoint"), pad_to_square=False).processor)
 
     def preprocess(self, image: "Image.Image", rule: PixelRule = "processor") -> "torch.Tensor":
-        """Return the image as prepared in CLIP's release, (3, height, width); `rule` is ignored."""
+        """Return the image preprocessed as in CLIP's release, (3, height, width); `rule` is ignored."""
         return self.pixels.pin(self.processor(image))
 
     def encode(self, pixels: "Sequence[torch.Tensor]") -> list[float]:

@@ -1,7 +1,7 @@
 """Converts released weights (pickles, or tensors with other names) to folders that model families can load.
 
-Code in a pickle never runs: torch reads tensors and plain values, and refuses everything else. Of a pickled network
-(MPS), the classes are replaced with inert placeholders, and only the tensors are taken.
+Code in a pickle never runs: torch reads tensors and plain values, and refuses everything else. If the network
+itself is pickled (MPS), its classes are replaced with inert placeholders, and only its tensors are kept.
 """
 
 import ast
@@ -202,11 +202,11 @@ def convert(config: ConvertConfig) -> list[Path]:
 
 
 def read_tensors(file: Path, *, pickled_network: bool = False) -> Weights:
-    """Return the weights in a file by name, without the other plain values in a pickle.
+    """Return the weights in a file, keyed by name; other plain values in a pickle are left out.
 
     Args:
         file: A .safetensors file, or a pickle.
-        pickled_network: True if a pickle may contain a network as an object; its tensors are taken then.
+        pickled_network: True if a pickle may contain a whole network as an object; only its tensors are returned.
 
     Raises ModelError if the file is damaged, or if a pickle contains other objects or no tensors.
     """
@@ -225,12 +225,12 @@ def read_tensors(file: Path, *, pickled_network: bool = False) -> Weights:
         ) from error
     except Exception as error:
         raise ModelError(
-            f"{file}: expected a file of weights, found other data ({type(error).__name__}); download it again"
+            f"{file}: expected a weights file, found other data ({type(error).__name__}); download it again"
         ) from error
-    return _select_tensors(file, _collect_tensors(contents) if isinstance(contents, _Placeholder) else contents)
+    return _select_tensors(file, _collect_tensors(contents) if isinstance(contents, _UnpickledObject) else contents)
 
 
-class _Placeholder:
+class _UnpickledObject:
     """Stand-in for a class or function that a pickle names. It keeps the attributes of an object and runs nothing."""
 
     attributes: Mapping[str, Any]
@@ -248,15 +248,15 @@ class _Placeholder:
 
 
 def _make_placeholders(file: Path) -> list[Callable[..., Any] | tuple[Callable[..., Any], str]]:
-    """Return a placeholder for each class or function that a pickle names and that torch would refuse, with its name.
+    """Return a placeholder and its name for each class or function in a pickle that torch would refuse to load.
 
-    The pickle is only searched for names here; nothing is imported.
+    The pickle is only searched for names; nothing is imported.
     """
     names = torch.serialization.get_unsafe_globals_in_checkpoint(file)
-    return [(type("Placeholder", (_Placeholder,), {}), name) for name in names]
+    return [(type("Placeholder", (_UnpickledObject,), {}), name) for name in names]
 
 
-def _collect_tensors(network: _Placeholder) -> Weights:
+def _collect_tensors(network: _UnpickledObject) -> Weights:
     """Return the tensors of a pickled network by name, as its `state_dict` would."""
     found: Weights = {}
     modules, visited = [("", network)], set[int]()
@@ -270,7 +270,7 @@ def _collect_tensors(network: _Placeholder) -> Weights:
             for name, entry in (module.attributes.get(kind) or {}).items():
                 if isinstance(entry, torch.Tensor) and name not in passing:
                     found[f"{prefix}{name}"] = entry.detach()
-                elif isinstance(entry, _Placeholder):
+                elif isinstance(entry, _UnpickledObject):
                     modules.append((f"{prefix}{name}.", entry))
     return found
 
@@ -283,19 +283,19 @@ def _select_tensors(file: Path, contents: Any) -> Weights:
     if not isinstance(nested, Mapping):
         raise ModelError(
             f"{file}: expected a mapping from names to weights, found a {type(nested).__name__}; check that this is "
-            "the checkpoint's file of weights"
+            "the checkpoint's weights file"
         )
     weights = {str(name): tensor for name, tensor in nested.items() if isinstance(tensor, torch.Tensor)}
     if not weights:
         raise ModelError(
             f"{file}: expected tensors by name, at the top level or under {' or '.join(NESTED_KEYS)}, found none; "
-            "check that this is the checkpoint's file of weights"
+            "check that this is the checkpoint's weights file"
         )
     return _remove_prefix(weights, "module.")
 
 
 def _remove_prefix(weights: Weights, prefix: str) -> Weights:
-    """Return the weights without a prefix of all their names, such as `module.` from distributed training."""
+    """Return the weights without a prefix such as `module.` in their names, unless some name lacks the prefix."""
     if all(name.startswith(prefix) for name in weights):
         return {name.removeprefix(prefix): tensor for name, tensor in weights.items()}
     return weights
@@ -309,13 +309,13 @@ def check_weights_fit(source: Path, made: ConvertedCheckpoint) -> None:
         if names:
             raise ModelError(
                 f"{source}: {problem} {min(names)}; check that these are the published weights, and that "
-                "`base` is the model that it was trained from"
+                "`base` is the model that they were trained from"
             )
     for name, shape in expected.items():
         if found[name] != shape:
             raise ModelError(
-                f"{source}: {name} has the shape {found[name]}, but {shape} in `base`; set `base` to the model that it "
-                "was trained from"
+                f"{source}: {name} has the shape {found[name]}, but {shape} in `base`; set `base` to the model that "
+                "the weights were trained from"
             )
 
 
@@ -325,12 +325,12 @@ def _read_base_config(base: Path) -> Any:
 
 
 def _read_clip_config(config: ConvertConfig, base: Path) -> CLIPConfig:
-    """Return the configuration of the base; raise ModelError unless it is a CLIP with an image processor."""
+    """Return the base model's configuration; raise ModelError unless it is a CLIP model with an image processor."""
     fields = _read_base_config(base)
     if not isinstance(fields, CLIPConfig) or not (base / "preprocessor_config.json").is_file():
         raise ModelError(
-            f"{config.base}: expected a CLIP in transformers' layout; set `base` to the model that the release was "
-            "trained from"
+            f"{config.base}: expected a CLIP model in transformers' layout; set `base` to the model that the release "
+            "was trained from"
         )
     return fields
 
@@ -353,7 +353,7 @@ def _read_open_clip_config(config: ConvertConfig, base: Path) -> CLIPConfig:
 
 
 def _convert_pyramid_clip(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
-    """Convert a PyramidCLIP: its configuration and weights get the names of transformers' CLIP."""
+    """Convert a PyramidCLIP checkpoint: rename its settings and weights to those of transformers' CLIP."""
     fields, weights = _read_open_clip_config(config, base), convert_pyramid_clip_weights(tensors)
     fields.architectures = [PyramidClip.__name__]
     fields.save_pretrained(draft)
@@ -364,7 +364,7 @@ def _convert_pyramid_clip(config: ConvertConfig, tensors: Weights, base: Path, d
 
 
 def _convert_image_reward(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
-    """Convert an ImageReward: rename its weights, and set its image size in the configuration of BLIP."""
+    """Convert an ImageReward checkpoint: rename its weights, and set its image size and its number of heads."""
     weights = {
         name: tensor
         for name, tensor in _rename_weights(tensors, BLIP_NAME_PATTERNS).items()
@@ -386,7 +386,7 @@ def _convert_image_reward(config: ConvertConfig, tensors: Weights, base: Path, d
 
 
 def _convert_mps(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
-    """Convert an MPS: rename its weights, and count its cross layers and their heads."""
+    """Convert an MPS checkpoint: rename its weights, and infer the numbers of cross layers and heads from them."""
     fields = _read_clip_config(config, base)
     weights = {
         name: tensor
@@ -404,7 +404,7 @@ def _convert_mps(config: ConvertConfig, tensors: Weights, base: Path, draft: Pat
 
 
 def _convert_laion_aesthetic(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
-    """Convert a LAION aesthetic predictor: join its layers and the vision tower of the base, a CLIP."""
+    """Convert a LAION aesthetic predictor: combine its layers with the vision tower of the base CLIP model."""
     clip = _load_clip(config, _read_clip_config(config, base))
     parts = {name: AESTHETIC_LAYER_PATTERN.fullmatch(name) for name in tensors}
     numbers = tuple(sorted({int(part[1] or 0) for part in parts.values() if part}))
@@ -428,7 +428,7 @@ def _convert_laion_aesthetic(config: ConvertConfig, tensors: Weights, base: Path
 
 
 def _load_clip(config: ConvertConfig, fields: CLIPConfig) -> Any:
-    """Load the base, a CLIP, with its weights; raise ModelError if it lacks one of them."""
+    """Load the base CLIP with its weights; raise ModelError if a weight is missing."""
     folder = find_part(config.base, None, lambda file: "").folder()
     with explain_load_errors(folder, "weights"):
         clip, report = CLIPModel.from_pretrained(
@@ -440,10 +440,12 @@ def _load_clip(config: ConvertConfig, fields: CLIPConfig) -> Any:
 
 
 def _convert_fga_blip2(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
-    """Convert an FGA-BLIP2: rename LAVIS's weights to those of transformers' BLIP-2, and set the image size."""
+    """Convert an FGA-BLIP2 checkpoint: rename LAVIS's weights as in transformers' BLIP-2, and set the image size."""
     fields = _read_base_config(base)
     if not isinstance(fields, Blip2Config):
-        raise ModelError(f"{config.base}: expected a BLIP-2 in transformers' layout; set `base` to the BLIP-2 for COCO")
+        raise ModelError(
+            f"{config.base}: expected a BLIP-2 model in transformers' layout; set `base` to BLIP-2 finetuned on COCO"
+        )
     named = _rename_weights(tensors, LAVIS_NAME_PATTERNS)
     weights = {name: tensor for name, tensor in named.items() if not UNUSED_LAVIS_PATTERN.search(name)}
     for name in [name for name in weights if name.endswith(".self_attn.q_bias")]:
@@ -461,14 +463,14 @@ def _convert_fga_blip2(config: ConvertConfig, tensors: Weights, base: Path, draf
 
 
 def _find_image_size(weights: Weights, patch_size: int) -> int:
-    """Return the side of the images that a BLIP's vision tower reads, given its number of positions."""
+    """Derive the side length of BLIP's input images, in pixels, from the position embeddings of its vision tower."""
     positions = weights.get("vision_model.embeddings.position_embedding", torch.empty(1, 1, 0)).shape[1]
     side: int = round((positions - 1) ** 0.5) * patch_size
     return side
 
 
 def _convert_hpsv3(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
-    """Convert an HPSv3: add the reward token to Qwen2-VL, fix the image size, and save the published instruction."""
+    """Convert an HPSv3 checkpoint: add the reward token to Qwen2-VL, fix the image size, and save the instruction."""
     parts = ("INSTRUCTION", "prompt_with_special_token")
     texts = _read_texts(config.instruction, "data_collator_qwen.py")
     (draft / INSTRUCTION_FILE).write_text(_join_instruction(config.instruction, texts, parts, (REWARD_TOKEN,)))
@@ -476,7 +478,7 @@ def _convert_hpsv3(config: ConvertConfig, tensors: Weights, base: Path, draft: P
 
 
 def _convert_hpsv3_plus(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
-    """Convert an HPSv3++: add the reward token to Qwen3-VL, and save the release's instruction and image size."""
+    """Convert an HPSv3++ checkpoint: add the reward token to Qwen3-VL, and save the instruction and the image size."""
     parts = ("INSTRUCTION", "prompt_with_special_token")
     texts = _read_texts(config.instruction, "data_collator_qwen.py")
     (draft / INSTRUCTION_FILE).write_text(_join_instruction(config.instruction, texts, parts, (REWARD_TOKEN,)))
@@ -496,7 +498,7 @@ def _convert_hpsv3_plus(config: ConvertConfig, tensors: Weights, base: Path, dra
 
 
 def _convert_editreward(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
-    """Convert an EditReward: add the reward token to Qwen2.5-VL, fix the image size, and save both instructions."""
+    """Convert an EditReward checkpoint: add a reward token to Qwen2.5-VL, and save the image size and instructions."""
     texts = dict(_read_texts(config.instruction, "prompts.py"))
     texts |= _read_texts(str(Path(config.instruction or "").with_name(COLLATOR_FILE)), COLLATOR_FILE)
     for file, name in zip(EDIT_INSTRUCTION_FILES, EDITREWARD_INSTRUCTIONS, strict=True):
@@ -528,7 +530,7 @@ def _convert_qwen_reward(
 
 
 def _convert_videoalign(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
-    """Convert a VideoAlign: add reward tokens to Qwen2-VL, merge in the adapter, and save the published settings."""
+    """Convert a VideoAlign checkpoint: add reward tokens to Qwen2-VL, merge in the adapter, and save the settings."""
     source = Path(config.weights).expanduser().absolute().parent.parent / RELEASED_SETTINGS_FILE
     settings = _read_settings(source)
     template = ("DETAILED_PROMPT_WITH_SPECIAL_TOKEN",)
@@ -618,7 +620,7 @@ def _merge_adapter(tensors: Weights, scaling: Callable[[int], float]) -> Weights
 
 
 def _add_tokens(base: Path, draft: Path, tokens: Sequence[str]) -> Any:
-    """Add tokens to a Qwen-VL. Write its tokenizer and chat template, and return its configuration."""
+    """Add tokens to a Qwen-VL checkpoint. Write its tokenizer and chat template, and return its configuration."""
     fields, tokenizer = _read_base_config(base), load_tokenizer(base)
     tokenizer.add_special_tokens({"additional_special_tokens": [*tokens]}, replace_extra_special_tokens=False)
     fields.text_config.vocab_size = len(tokenizer)
@@ -648,7 +650,7 @@ def _read_texts(file: str | None, released: str) -> dict[str, Any]:
 
 
 def _join_instruction(file: str | None, texts: Mapping[str, Any], names: Sequence[str], tokens: Sequence[str]) -> str:
-    """Return the instruction that the constants with these names form together.
+    """Join the constants with these names into the instruction.
 
     Raises ModelError unless the prompt's placeholder and each token occur exactly once in it.
     """

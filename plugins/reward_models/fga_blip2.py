@@ -1,4 +1,4 @@
-"""FGA-BLIP2: how well an image shows a prompt, from 1 to 5, and each of its words, from 0 to 1 (Han et al. 2024).
+"""FGA-BLIP2 scores how well an image matches a prompt (1 to 5) and each word of the prompt (0 to 1); Han et al. 2024.
 
 The score, the preparation of texts and images, and an element's score are those of DYEvaLab/EvalMuse 0fa141b: eval.py,
 lavis/models/blip2_models/fga_blip2.py (element_score) and lavis/processors/blip_processors.py.
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
     from plumbline.operators.models.model import ResolvedModel
 
-SIGNS_PATTERN = re.compile(r"[.!\"()*#:;~]")
+PUNCTUATION_PATTERN = re.compile(r"[.!\"()*#:;~]")
 """Characters that the release replaces with spaces."""
 MAX_WORDS = 50
 """Number of words of a prompt that the release reads."""
 LOWEST, HIGHEST = 1.0, 5.0
-"""Scores of a match probability of 0 and 1."""
+"""Scores for match probabilities of 0 and 1."""
 
 
 class Word(NamedTuple):
-    """A word that the model reads, as a part of the prompt."""
+    """A word of the prompt, as the model reads it."""
 
     text: str
     """The word as it is read, in lower case."""
@@ -55,12 +55,12 @@ def read_word(name: str) -> Word:
 
 
 def find_words(prompt: str) -> list[Word]:
-    """Return all words of the prompt as the model reads them: in lower case, without some signs.
+    """Return all words of the prompt as the model reads them: in lower case, split at spaces and punctuation.
 
-    Letters whose lower case has more than one character stay as they are.
+    Letters whose lowercase form has more than one character stay as they are.
     """
     lowered = "".join(letter.lower() if len(letter.lower()) == 1 else letter for letter in prompt)
-    return [Word(found[0], *found.span()) for found in re.finditer(r"\S+", SIGNS_PATTERN.sub(" ", lowered))]
+    return [Word(found[0], *found.span()) for found in re.finditer(r"\S+", PUNCTUATION_PATTERN.sub(" ", lowered))]
 
 
 class FgaBlip2Similarity(LoadedImageModel):
@@ -79,11 +79,11 @@ class FgaBlip2Similarity(LoadedImageModel):
         return int(self.model.config.qformer_config.max_position_embeddings)
 
     def preprocess(self, image: "Image.Image", rule: PixelRule = "processor") -> Any:
-        """Return the image resized to the network's square, (3, height, width); `rule` is ignored."""
+        """Return the image resized to the network's square input, (3, height, width); `rule` is ignored."""
         return super().preprocess(image)
 
     def encode(self, pixels: "Sequence[torch.Tensor]") -> "list[torch.Tensor]":
-        """Return the states of each image, (patches + 1, width), on the model's device."""
+        """Return the vision tower's states for each image (patches + 1, width), on the model's device."""
         import torch
 
         with torch.inference_mode():
@@ -92,7 +92,7 @@ class FgaBlip2Similarity(LoadedImageModel):
     def compare(
         self, features: "Sequence[torch.Tensor]", pairs: Sequence[Pair], measure: Measure = "reward"
     ) -> list[ComparisonResult]:
-        """Return each pair's score, and the match probability of each word as ratings with the names of the words."""
+        """Return each pair's score, and for each word a rating: the probability that the image matches the word."""
         words = {pair.text: find_words(pair.text) for pair in pairs}
         texts = [" ".join(word.text for word in words[pair.text][:MAX_WORDS]) for pair in pairs]
         lengths = self.count_tokens(texts)
@@ -120,7 +120,7 @@ class FgaBlip2Similarity(LoadedImageModel):
 
 
 def _group_by_word(text: str, tokens: Any, row: int, numbers: Sequence[float]) -> list[list[float]]:
-    """Return the numbers of each word's tokens, given those of all tokens of a row; `text` has spaces between words."""
+    """Group a row's numbers, one per token, by the word that contains the token; `text` has spaces between words."""
     words: list[list[float]] = [[] for _ in text.split(" ")]
     for place, number in enumerate(numbers):
         span = tokens.token_to_chars(row, place)  # None for special tokens and for padding
@@ -147,7 +147,7 @@ class FgaBlip2Config(SimilarityConfig):
         return (LOWEST, HIGHEST)
 
     def score(self, evidence: Evidence) -> Scored:
-        """Return the model's score, with its ratings of words as elements."""
+        """Return the model's score, with the ratings of the words as elements."""
         scored = SimilarityConfig.score(self, evidence)
         words = [(read_word(rating.name), rating.value) for rating in scored.ratings or ()]
         elements = [

@@ -19,7 +19,8 @@ from plumbline.plugins.reward_models.reward_tokens import MEAN_INDEX, Pixels, To
 class CapabilityEncoder(nn.Module):
     """Layers that infer from a reward token how capable the image's generator is, from 0 to 1.
 
-    The release pools several images by attention; of a single image, the attention is 1 and its layer has no effect.
+    The release pools several images by attention. For a single image, the attention weight is always 1, so the pooling
+    layer has no effect and is left out.
     """
 
     def __init__(self, width: int, hidden: int) -> None:
@@ -62,7 +63,7 @@ class HpsV3Plus(Qwen3VLPreTrainedModel):  # type: ignore[misc]
         return rewards
 
 
-class _SeenImage(NamedTuple):
+class _EncodedImage(NamedTuple):
     """An image as seen by the vision tower."""
 
     states: torch.Tensor
@@ -91,8 +92,8 @@ class HpsV3PlusSimilarity(TokenReward):
     def preprocess_several(self, images: Sequence[Image.Image]) -> tuple[Pixels, ...]:
         """Return each image as patches.
 
-        As in the release, an image is resized twice: to the pixels and the factor of HPSv3, and by Qwen3-VL's processor
-        to a multiple of its own factor.
+        As in the release, an image is resized twice: first to the number of pixels that HPSv3 uses, with sides that are
+        multiples of HPSv3's factor; then by Qwen3-VL's processor, to multiples of its own factor.
         """
         config = self.model.config
         resized = []
@@ -115,7 +116,7 @@ class HpsV3PlusSimilarity(TokenReward):
             seen = self.model.model.get_image_features(patches, grids.to(patches.device))
             layers = [seen.pooler_output, *seen.deepstack_features]
             images = iter(
-                _SeenImage(torch.cat(states, dim=-1), grid) for *states, grid in zip(*layers, grids, strict=True)
+                _EncodedImage(torch.cat(states, dim=-1), grid) for *states, grid in zip(*layers, grids, strict=True)
             )
             return [tuple(next(images) for _ in shown) for shown in pixels]
 
@@ -125,7 +126,7 @@ class HpsV3PlusSimilarity(TokenReward):
     def _compute_states(self, read: Sequence[tuple[torch.Tensor, Any]]) -> list[torch.Tensor]:
         """Return the hidden states (reward tokens, width) at the reward tokens of each conversation.
 
-        Unlike in HPSv3's release, image tokens are numbered by row and column, as Qwen3-VL itself does.
+        Image tokens are numbered by row and column, as in Qwen3-VL itself but unlike in HPSv3's release.
         """
         device, model = self.model.device, self.model.model
         mask = pad_sequence([torch.ones_like(ids) for ids, _ in read], batch_first=True).to(device)

@@ -44,7 +44,7 @@ modelscope/DiffSynth-Studio e63f9d6, diffsynth/extensions/ImageQualityMetric/mps
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MpsModel(LocalModel):
-    """Options of an MPS."""
+    """Options of an MPS model."""
 
     mask_threshold: Share = 0.3
     """Relevance to the condition, relative to the most relevant token, that a token of the prompt must exceed to be
@@ -52,8 +52,8 @@ class MpsModel(LocalModel):
     """
 
 
-class _Seen(NamedTuple):
-    """An image with the tokens of a prompt that it attends to."""
+class _AttendedImage(NamedTuple):
+    """An image, a prompt, and a mask of the prompt's tokens that the image attends to."""
 
     image: int
     text: str
@@ -63,7 +63,7 @@ class _Seen(NamedTuple):
 class MpsSimilarity(LoadedImageModel):
     """A loaded MPS, which serves the `similarity` call.
 
-    An image passes the vision tower once, and the cross layers once for each condition that selects other words.
+    The vision tower reads an image once. The cross layers read it once for each set of words that a condition selects.
     """
 
     architecture = "plumbline.plugins.reward_models.mps_network:Mps"
@@ -118,7 +118,7 @@ class MpsSimilarity(LoadedImageModel):
     def compare(
         self, features: "Sequence[torch.Tensor]", pairs: Sequence[Pair], measure: Measure = "reward"
     ) -> list[ComparisonResult]:
-        """Return each pair's overall score, and its scores under all conditions as ratings."""
+        """Return each pair's overall score, with its score for each condition as a rating."""
         import torch
 
         from plumbline.plugins.reward_models.mps_network import select_words
@@ -133,10 +133,10 @@ class MpsSimilarity(LoadedImageModel):
                 ]
                 for text, prompt in read.items()
             }
-        seen = [[_Seen(pair.image, pair.text, mask) for mask in masks[pair.text]] for pair in pairs]
+        seen = [[_AttendedImage(pair.image, pair.text, mask) for mask in masks[pair.text]] for pair in pairs]
         distinct = list(dict.fromkeys(chain(*seen)))
 
-        def score(batch: Sequence[_Seen]) -> list[float]:
+        def score(batch: Sequence[_AttendedImage]) -> list[float]:
             patches = torch.stack([features[one.image] for one in batch])
             words, embeddings = (torch.stack(each) for each in zip(*(read[one.text] for one in batch), strict=True))
             mask = torch.tensor([one.mask for one in batch], device=patches.device)

@@ -16,7 +16,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_res
 from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLModel, Qwen2VLPreTrainedModel
 
 from plumbline.operators.base.batches import call_in_batches
-from plumbline.operators.base.errors import HopelessRow, ModelError, RowError
+from plumbline.operators.base.errors import ModelError, RowError, UnprocessableRowError
 from plumbline.operators.models.calls import ComparisonResult, Measure, Pair, PixelRule
 from plumbline.operators.models.checkpoints.parts import CONVERT_AGAIN_REMEDY
 from plumbline.operators.models.model import ResolvedModel
@@ -139,7 +139,7 @@ class TokenReward(LoadedImageModel):
     def _tokenize_conversation(self, text: str, embeddings: ImageEmbeddings) -> torch.Tensor:
         """Return a conversation's token ids (tokens,), with the image token repeated once per image embedding.
 
-        Raises HopelessRow if the prompt contains an image token or a reward token.
+        Raises UnprocessableRowError if the prompt contains an image token or a reward token.
         """
         content = [*({"type": self.input_kind} for _ in embeddings), {"type": "text", "text": text}]
         turns = [{"role": "user", "content": content}]
@@ -149,7 +149,7 @@ class TokenReward(LoadedImageModel):
         marks += [(mark, 1, "the reward's") for mark in self.reward_ids.tolist()]
         for mark, count, name in marks:
             if int((ids == mark).sum()) != count:
-                raise HopelessRow(
+                raise UnprocessableRowError(
                     RowError("request_refused", f"the prompt contains {name} token; change the prompt's text")
                 )
         repeats = torch.ones_like(ids)
@@ -245,7 +245,7 @@ class VideoRewardSimilarity(TokenReward):
         return self.preprocess_video([image], 0.0)
 
     def preprocess_video(self, frames: Sequence[Image.Image], seconds: float) -> tuple[Pixels, ...]:
-        """Return the frames of one video as patches; as upstream's code does, resize them before calling the processor.
+        """Return the frames of one video as patches, resized before the processor is called, as upstream does.
 
         All frames are resized to the same size, which depends on the first frame. If the number of frames is odd, the
         last frame is repeated. `seconds` is not used.
@@ -317,7 +317,7 @@ class EditRewardSimilarity(TokenReward):
     instruction_files = EDIT_INSTRUCTION_FILES
 
     def compute_rewards(self, states: torch.Tensor) -> list[ComparisonResult]:
-        """Return the average of the two heads' mean ratings, as in upstream's code."""
+        """Return the average of the two heads' mean ratings, as upstream does."""
         heads = self.model.rm_heads.values()
         means = torch.stack([head(states[:, place].float())[:, MEAN_INDEX] for place, head in enumerate(heads)], dim=1)
         rated = [dict(zip(EDIT_RATINGS, row, strict=True)) for row in means.tolist()]

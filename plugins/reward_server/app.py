@@ -20,18 +20,20 @@ from plumbline.operators.images.rows import FetchUri, fetch_image
 from plumbline.operators.scoring.scorer_input import find_prompt_error
 from plumbline.pipelines.web.http_guards import make_guards
 from plumbline.pipelines.web.listening import has_token
+from plumbline.plugins.reward_server.groups import find_group_problem
 from plumbline.plugins.reward_server.known_pair import KnownPair
-from plumbline.plugins.reward_server.service import ImageAnswers, RetryLater, Service
+from plumbline.plugins.reward_server.service import RetryLater, Service
 from plumbline.plugins.reward_server.wires.multipart import MULTIPART_MEDIA_TYPE
 from plumbline.plugins.reward_server.wires.table import WIRES, find_wires
 from plumbline.plugins.reward_server.wires.wire import (
     JSON_MEDIA_TYPE,
     REQUEST_PART_NAME,
+    ImageAnswers,
     Reply,
     ScoreRequest,
     Served,
     Wire,
-    as_json,
+    make_json_reply,
 )
 
 LOG = logging.getLogger(__name__)
@@ -73,7 +75,7 @@ class PrometheusCounters:
     def count_answer(self, metric: str, outcome: str) -> None:
         self.answers.labels(metric, outcome).inc()
 
-    def count_death(self) -> None:
+    def count_replica_death(self) -> None:
         self.deaths.inc()
 
     def add_seconds(self, part: str, seconds: float) -> None:
@@ -97,7 +99,8 @@ REFUSAL_DESCRIPTIONS = {
 PAGE_DESCRIPTIONS = {
     "/health": "State of the replicas.",
     "/rewards": "The names of the metrics; `orders`: 1 if higher is better, -1 if lower is, 0 if neither is; `needs`: "
-    "inputs to send with each image: sources, questions, or a prompt with words in quotes.",
+    "inputs to send with each image: sources, questions, a prompt with words in quotes, or the prompt's other images "
+    "(group).",
     "/metrics": "Counters for Prometheus.",
     "/openapi.json": "This document.",
 }
@@ -143,7 +146,7 @@ def _describe_content(forms: Sequence[Any]) -> dict[str, Any]:
 
 
 def _inline_references(schema: dict[str, Any]) -> dict[str, Any]:
-    """Replace each `$ref` in a schema with its definition. This works because no form is recursive."""
+    """Replace each `$ref` in a schema with its definition. This works because no schema is recursive."""
     definitions = schema.pop("$defs", {})
 
     def resolve(value: Any) -> Any:
@@ -173,7 +176,7 @@ class RefusedRequest(PlumblineError):
 
 
 @dataclass(slots=True)
-class _Call:
+class _RequestState:
     wire: Wire
     """Wire of the request. Until the body is parsed, this is the last of the wires that share the path."""
     size: int = 0
@@ -183,9 +186,9 @@ class _Call:
 
 
 class RequestHandler:
-    """Handler of HTTP requests: checks the token and size, selects the wire, gets the scores and sends the reply.
+    """Handler for HTTP requests: checks the token and size, selects the wire, gets the scores and sends the reply.
 
-    If a request is refused, the reply also has the format of the request's wire.
+    Replies to refused requests also have the format of the request's wire.
     """
 
     def __init__(
@@ -197,9 +200,10 @@ class RequestHandler:
         read_video: FetchUri,
         known_pair: KnownPair,
     ) -> None:
-        """Create the handler of a service.
+        """Create the handler for a service.
 
-        `ready` returns the number of running replicas. `read_video` reads a video from a path, or raises RefusedUri.
+        `ready` returns the number of running replicas. `read_video` reads a video from a path or raises
+        RefusedUriError.
         """
         self.service, self.token, self.counts, self.ready = service, token, counts, ready
         self.read_video = read_video
@@ -213,7 +217,7 @@ class RequestHandler:
     async def answer_post(self, request: Request) -> Response:
         """Answer a POST request on any wire."""
         begun, wires = time.perf_counter(), find_wires(request.scope["path"])
-        call = _Call(wires[-1])
+        call = _RequestState(wires[-1])
         try:
             reply, retry_after = await self._answer_request(request, wires, call), self.service.estimate_wait()
         except RetryLater as error:
@@ -228,7 +232,7 @@ class RequestHandler:
         self.counts.seconds.labels(call.wire.name).observe(time.perf_counter() - begun)
         return _make_response(reply, retry_after)
 
-    async def _answer_request(self, request: Request, wires: Sequence[Wire], call: _Call) -> Reply:
+    async def _answer_request(self, request: Request, wires: Sequence[Wire], call: _RequestState) -> Reply:
         self._require_token(request)
         media = request.headers.get("content-type", JSON_MEDIA_TYPE)
         with self.counts.time_part("read"):
@@ -239,13 +243,13 @@ class RequestHandler:
             else:
                 images = self._parse_body(wires, body, media, call)
             images = [
-                image if image.path is None else await self._read_video(image, image.path, call) for image in images
+                image if image.path is None else await self._add_video(image, image.path, call) for image in images
             ]
         answers = await self.service.score(images)
         with self.counts.time_part("reply"):
             return call.wire.answer(images, answers, self.service.served)
 
-    async def _read_video(self, image: ScoreRequest, path: str, call: _Call) -> ScoreRequest:
+    async def _add_video(self, image: ScoreRequest, path: str, call: _RequestState) -> ScoreRequest:
         """Add the video at the path to the request, or an error if the video cannot be read."""
         encoded = await asyncio.to_thread(fetch_image, path, self.read_video)
         if isinstance(encoded, RowError):
@@ -261,8 +265,8 @@ class RequestHandler:
                 "expected the service's token; send it as Authorization: Bearer TOKEN, or in the URL http://x:TOKEN@host:port",
             )
 
-    async def _read_body(self, request: Request, call: _Call) -> bytes:
-        """Return the request's body; raise RefusedRequest as soon as a limit of size or time is exceeded."""
+    async def _read_body(self, request: Request, call: _RequestState) -> bytes:
+        """Return the request's body; raise RefusedRequest as soon as it exceeds a size or time limit."""
         if request.headers.get("content-encoding", "identity") != "identity":
             raise RefusedRequest(415, "expected a body without Content-Encoding; send it uncompressed")
         announced = request.headers.get("content-length", "0")
@@ -282,7 +286,7 @@ class RequestHandler:
             raise RefusedRequest(400, "the client disconnected") from error
         return b"".join(chunks)
 
-    def _count_bytes(self, size: int, call: _Call) -> None:
+    def _count_bytes(self, size: int, call: _RequestState) -> None:
         call.size += size
         self.bodies += size
         if call.size > self.load.max_body:
@@ -292,10 +296,10 @@ class RequestHandler:
         if self.bodies > self.load.max_bodies:
             raise RetryLater(429, "too many requests are waiting; retry later", self.service.estimate_wait())
 
-    def _release_body(self, call: _Call) -> None:
+    def _release_body(self, call: _RequestState) -> None:
         self.bodies -= call.size
 
-    def _parse_body(self, wires: Sequence[Wire], body: bytes, media: str, call: _Call) -> list[ScoreRequest]:
+    def _parse_body(self, wires: Sequence[Wire], body: bytes, media: str, call: _RequestState) -> list[ScoreRequest]:
         """Parse a request's body with the first wire that accepts it, and return a ScoreRequest for each image."""
         document = wires[0].parse(body, media)
         call.wire = next(wire for wire in wires if wire.accepts(document))
@@ -306,6 +310,9 @@ class RequestHandler:
                 413, f"expected at most {self.load.max_request_images} images in a request, found {count}; send fewer"
             )
         images = [_check_prompt(image) for image in images]
+        problem = find_group_problem(images, self.service.served, self.load)
+        if problem is not None:
+            raise RefusedRequest(413, problem)
         size = sum(len(image.prompt) + sum(map(len, (*image.images, *image.sources))) for image in images)
         if size > self.load.max_body:  # a pickle may refer to the same bytes repeatedly
             raise RefusedRequest(
@@ -317,12 +324,12 @@ class RequestHandler:
 
     def _drop_unused_sources(self, image: ScoreRequest, wire: str) -> ScoreRequest:
         """Remove the sources from a request if none of its metrics reads them, and log one warning per wire."""
-        if not image.sources or self.service.served.select_needing("sources", image.metrics):
+        if not image.sources or self.service.served.select_metrics_needing("sources", image.metrics):
             return image
         if wire not in self.warned_wires:
             self.warned_wires.add(wire)
             LOG.warning(
-                "requests of the wire %s send sources of edits, but %s ignores them; serve a metric that reads them, "
+                "requests in the format %s contain source images, but %s ignores them; serve a metric that reads them, "
                 "such as source_ssim (plugins/edits/README.md)",
                 wire,
                 " and ".join(image.metrics),
@@ -337,26 +344,26 @@ class RequestHandler:
         value["known_pair"] = {name: scores._asdict() for name, scores in self.known_pair.items()}
         if self.service.sentinel is not None:
             value["sentinel"] = self.service.sentinel.moved
-        return _make_response(as_json(value, 200 if ready else 503), 1)
+        return _make_response(make_json_reply(value, 200 if ready else 503), 1)
 
     async def list_rewards(self, request: Request) -> Response:
         """List the metrics. For each metric, state whether higher is better and which inputs it needs."""
         served = self.service.served
-        orders = {name: served.find_order(name) for name in served.metrics}
+        orders = {name: served.find_direction(name) for name in served.metrics}
         page = {"rewards": list(orders), "orders": orders, "needs": {name: served.list_needs(name) for name in orders}}
-        return self._answer_with_token(request, lambda: as_json(page))
+        return self._answer_if_authorized(request, lambda: make_json_reply(page))
 
     async def show_metrics(self, request: Request) -> Response:
-        return self._answer_with_token(request, lambda: Reply(200, self.counts.render(), CONTENT_TYPE_LATEST))
+        return self._answer_if_authorized(request, lambda: Reply(200, self.counts.render(), CONTENT_TYPE_LATEST))
 
     async def show_openapi(self, request: Request) -> Response:
-        return self._answer_with_token(request, lambda: as_json(describe_api(self.service.served)))
+        return self._answer_if_authorized(request, lambda: make_json_reply(describe_api(self.service.served)))
 
-    def _answer_with_token(self, request: Request, page: Callable[[], Reply]) -> Response:
+    def _answer_if_authorized(self, request: Request, page: Callable[[], Reply]) -> Response:
         try:
             self._require_token(request)
         except RefusedRequest as error:
-            return _make_response(as_json({"error": str(error)}, error.status), 1)
+            return _make_response(make_json_reply({"error": str(error)}, error.status), 1)
         return _make_response(page(), 1)
 
 

@@ -36,7 +36,7 @@ def make_request(
 ) -> ScoreRequest:
     """Return a request that pairs `prompt` with the images drawn for `image_prompts`, and adds all needed inputs.
 
-    If a source is needed, the prompt is an editing instruction, and the source is the image of the previous prompt.
+    If a source is needed, the prompt is an editing instruction, and the source is the image for the previous prompt.
     """
     prompts = select_prompts(needs)
     edited = "sources" in needs
@@ -55,9 +55,9 @@ def make_questions(prompt: str) -> list[list[str]]:
 
 
 def draw_image(prompt: str, copy: str = "") -> bytes:
-    """Draw the image of a prompt as a PNG.
+    """Draw the image for a prompt as a PNG.
 
-    Images with different `copy` have the same pixels but different bytes, so a cache treats them as different images.
+    Images that differ only in `copy` have the same pixels but different bytes, so a cache tells them apart.
     """
     note, file = PngInfo(), io.BytesIO()
     note.add_text("copy", copy)

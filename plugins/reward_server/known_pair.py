@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from plumbline.plugins.reward_server.groups import join_pairs, make_pairs
 from plumbline.plugins.reward_server.known_images import make_request, select_prompts
 from plumbline.plugins.reward_server.service import ScoreBatch
 from plumbline.plugins.reward_server.wires.wire import MetricAnswer, Need, Served
@@ -45,15 +46,20 @@ async def score_known_pair(score: ScoreBatch, served: Served) -> KnownPair:
 
 
 async def _score_group(score: ScoreBatch, served: Served, names: Sequence[str], needs: Sequence[Need]) -> KnownPair:
-    """Score the matching and the other image by the metrics `names`, which all need the inputs `needs`."""
+    """Score the matching and the other image with the metrics in `names`, which all need the inputs in `needs`."""
     prompt, other = select_prompts(needs)[:2]
-    metrics = served.find_metrics_to_compute(names)
-    requests = [make_request(prompt, [shown], metrics, needs) for shown in (prompt, other)]
+    comparing = served.select_comparing(names)
+    metrics = [name for name in served.find_metrics_to_compute(names) if name not in comparing]
+    requests = [make_request(prompt, [shown], names, needs) for shown in (prompt, other)]
+    pairs = make_pairs(requests, served)
     try:
-        good, bad = map(served.add_reward, await score(requests, metrics))
+        alone = await score(requests, metrics) if metrics else [{}, {}]
+        in_pairs = await score([pair.request for pair in pairs], comparing) if pairs else []
+        compared = join_pairs(requests, pairs, in_pairs, served)
+        good, bad = (served.add_reward({**one, **both}) for one, both in zip(alone, compared, strict=True))
     except Exception as error:
         return dict.fromkeys(names, PairScores(None, None, None, f"{type(error).__name__}: {error}"))
-    orders = {name: 0 if name in served.promptless else served.find_order(name) for name in names}
+    orders = {name: 0 if name in served.promptless else served.find_direction(name) for name in names}
     return {name: _compare_scores(good[name], bad[name], orders[name]) for name in names}
 
 

@@ -9,7 +9,7 @@ from plumbline.operators.base.errors import PlumblineError
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.pipelines.base.storage import is_storage_error
 from plumbline.pipelines.store.cells import Cell, Recipe, digest
-from plumbline.pipelines.store.reused_rows import read_earlier
+from plumbline.pipelines.store.reused_rows import read_earlier_tables
 from plumbline.pipelines.store.store import Store
 
 LOG = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ class QuestionStore:
     """Store of question tables by metric, shared with all sweeps and services that use the same recipes."""
 
     def __init__(self, store: Store, recipes: Mapping[str, Recipe]) -> None:
-        """Open the questions in a store; `recipes` contains the recipe by which each metric's questions are written."""
+        """Open a store; `recipes` maps each metric's name to the recipe that its questions are written with."""
         self.store, self.recipes = store, recipes
         self.seen: set[str] = set()
 
@@ -36,7 +36,7 @@ class QuestionStore:
             return []
         new = sorted(listed.keys() - self.seen, key=lambda path: listed[path], reverse=True)
         self.seen.update(new)
-        return read_earlier(_make_cell(recipe, metric, earlier=tuple(new)), ImageLimits(), self.store.read_cell)
+        return read_earlier_tables(_make_cell(recipe, metric, earlier=tuple(new)), ImageLimits(), self.store.read_cell)
 
     def add(self, metric: str, table: pa.Table) -> None:
         """Store a table of questions. If that fails, log a warning; the questions then only exist in memory."""

@@ -15,11 +15,12 @@ import pyarrow as pa
 
 from plumbline.operators.base.batches import is_device_lost
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.scoring.scorer import Phase, Scorer, ScorerConfig, WrittenQuestions
+from plumbline.operators.scoring.scorer import Phase, Scorer, ScorerConfig, WrittenQuestionStore
 from plumbline.operators.stages.graph import list_source_metrics
 from plumbline.pipelines.base.cluster_config import PoolConfig
 from plumbline.pipelines.running.machines import find_own_resources
 from plumbline.pipelines.running.process import Deadline, tune_process
+from plumbline.plugins.reward_server.groups import rename_failed_image
 from plumbline.plugins.reward_server.wires.wire import MetricAnswer, ScoreRequest
 
 BATCHES_PER_REPLICA = 2
@@ -44,7 +45,7 @@ class Replica:
         config: ScorerConfig,
         pool: PoolConfig,
         pack: pa.Table | None = None,
-        written: WrittenQuestions | None = None,
+        written: WrittenQuestionStore | None = None,
     ) -> None:
         """Load the models. The pool's deadline applies separately to decoding a batch and to its model calls."""
         tune_process(pool.threads)
@@ -62,9 +63,9 @@ class Replica:
 
     async def score(self, requests: Sequence[ScoreRequest], metrics: Sequence[str]) -> ScoredBatch:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self.threads, self._score, requests, metrics)
+        return await loop.run_in_executor(self.threads, self._score_unwatched, requests, metrics)
 
-    def _score(self, requests: Sequence[ScoreRequest], metrics: Sequence[str]) -> ScoredBatch:
+    def _score_unwatched(self, requests: Sequence[ScoreRequest], metrics: Sequence[str]) -> ScoredBatch:
         self.batch.seconds = {"decode": 0.0, "model": 0.0}
         try:
             return ScoredBatch(score_batch(self.scorer, requests, metrics), self.batch.seconds)
@@ -85,6 +86,8 @@ def score_batch(
     scorer: Scorer, requests: Sequence[ScoreRequest], metrics: Sequence[str]
 ) -> list[dict[str, MetricAnswer]]:
     """Score images, and return each image's answers by metric. A score that is not finite becomes an error."""
+    if any(request.other for request in requests):
+        return _compare_batch(scorer, requests, metrics)
     images = [image.images[0] if len(image.images) == 1 else image.images for image in requests]
     questions = [image.questions for image in requests]
     has_questions = any(image_questions is not None for image_questions in questions)
@@ -92,7 +95,37 @@ def score_batch(
     sources = [image.sources for image in requests] if use_sources else None
     prompts = [image.prompt for image in requests]
     table = scorer.score_table(images, prompts, metrics, questions if has_questions else None, sources)
-    answers: list[dict[str, MetricAnswer]] = [{} for _ in requests]
+    return _list_answers(table, len(requests))
+
+
+def _compare_batch(
+    scorer: Scorer, requests: Sequence[ScoreRequest], metrics: Sequence[str]
+) -> list[dict[str, MetricAnswer]]:
+    """Return, for each pair of images, the probabilities by metric that the first image is better."""
+    images = [image for pair in requests for image in (pair.images, pair.other)]
+    doubled = [pair for pair in requests for _ in range(2)]
+    use_sources = list_source_metrics({name: scorer.metrics[name] for name in metrics})
+    sources = [pair.sources for pair in doubled] if use_sources else None
+    groups = [number // 2 for number in range(len(images))]
+    prompts = [pair.prompt for pair in doubled]
+    table = scorer.score_table(images, prompts, metrics, sources=sources, groups=groups)
+    return [
+        {name: _renumber_images(answer, 2 * number) for name, answer in answers.items()}
+        for number, answers in enumerate(_list_answers(table, len(images))[::2])
+    ]
+
+
+def _renumber_images(answer: MetricAnswer, first: int) -> MetricAnswer:
+    """Return the answer about the images `first` and `first + 1` of a batch, with an error about images 0 and 1."""
+    error = answer.error
+    for index in (1, 0):
+        error = error and rename_failed_image(error, first + index, index)
+    return answer._replace(error=error)
+
+
+def _list_answers(table: pa.Table, count: int) -> list[dict[str, MetricAnswer]]:
+    """Return the answers of a number of images by metric, from a table with their scores."""
+    answers: list[dict[str, MetricAnswer]] = [{} for _ in range(count)]
     columns = (table.column(name).to_pylist() for name in ("image_id", "metric", "score", "error"))
     for place, metric, score, error in zip(*columns, strict=True):
         failure = None if score is not None and math.isfinite(score) else NOT_FINITE_ERROR

@@ -1,4 +1,4 @@
-"""Checks over HTTP that a reward server's numbers are right and repeatable, use all inputs, and arrive quickly."""
+"""Checks a reward server over HTTP: scores must be correct and repeatable, arrive quickly, and depend on all inputs."""
 
 import json
 import uuid
@@ -60,8 +60,8 @@ class CheckRewardsConfig(BoundsChecked):
     requests contain them.
     """
     needs: tuple[Need, ...] = ()
-    """Inputs to send with every image: sources of edits, questions, or prompts with quoted words. Our own servers list
-    these on wires that list rewards.
+    """Inputs to send with every image: sources of edits, questions, prompts with quoted words, or another image of the
+    prompt (group). Our own servers list these on wires that list rewards.
     """
     batch: Annotated[int, at_least(3)] = 16
     """Number of images in a batch."""
@@ -71,7 +71,7 @@ class CheckRewardsConfig(BoundsChecked):
     """Maximum difference between scores of the same image, as a fraction of the range of scores over the test images.
     """
     timeout: Seconds = 120.0
-    """Seconds allowed for a reply of the server."""
+    """Seconds allowed for a reply from the server."""
     token_variable: str = "PLUMBLINE_TOKEN"
     """Environment variable that contains the bearer token; if it is not set, no token is sent."""
 
@@ -219,14 +219,26 @@ class Trial:
     ) -> None:
         self.server, self.config, self.orders, self.needs = server, config, orders, needs
         self.names, self.prompts = tuple(orders), select_prompts(needs)
-        self.ask = server.ask
         self.copies = map(f"{uuid.uuid4().hex}-{{}}".format, count())
+
+    def ask(self, requests: Sequence[ScoreRequest]) -> Answers:
+        """Send requests and return the answers; RewardServer.ask says what it raises.
+
+        If rewards compare the images of a prompt, each prompt gets one more image, which does not match it.
+        """
+        if "group" not in self.needs:
+            return self.server.ask(requests)
+        asked = {request.prompt: request for request in requests}
+        others = [
+            request._replace(images=(draw_image(self.prompts[-1], next(self.copies)),)) for request in asked.values()
+        ]
+        return self.server.ask([*requests, *others])[: len(requests)]
 
     def make_request(self, prompt: str, *image_prompts: str) -> ScoreRequest:
         """Return a request that pairs `prompt` with the images drawn for `image_prompts`."""
         return make_request(prompt, image_prompts, self.names, self.needs, next(self.copies))
 
-    def make_fitting_request(self) -> ScoreRequest:
+    def make_matching_request(self) -> ScoreRequest:
         """Return a request that pairs the first prompt with its matching image."""
         return self.make_request(self.prompts[0], self.prompts[0])
 
@@ -241,10 +253,10 @@ class Trial:
         return self.ask(self.make_mixed_requests(len(self.prompts) ** 2))
 
     def compare(self, answers: Sequence[Mapping[str, MetricAnswer]]) -> "FindingByReward":
-        """Return a finding for each reward: whether answers about the same image are equal within the tolerance."""
-        return {name: self._compare(name, [answer[name] for answer in answers]) for name in self.names}
+        """Return a finding for each reward: whether the answers for the same image are equal within the tolerance."""
+        return {name: self._compare_reward(name, [answer[name] for answer in answers]) for name in self.names}
 
-    def _compare(self, name: str, answers: Sequence[MetricAnswer]) -> Finding:
+    def _compare_reward(self, name: str, answers: Sequence[MetricAnswer]) -> Finding:
         scores, known = _require_scores(answers), _require_scores([answer[name] for answer in self.known_answers])
         if isinstance(scores, Finding):
             return scores
@@ -289,12 +301,12 @@ def _check_matching_is_best(scores: list[float] | Finding, order: int, prompts: 
     return Finding("ok" if right == len(own) else "fails", details)
 
 
-def _check_nulls(trial: Trial) -> FindingByReward:
-    """Return a finding for each reward: whether broken images and sources get no number.
+def _check_null_scores(trial: Trial) -> FindingByReward:
+    """Return a finding for each reward: whether the server returns null instead of a number for broken images.
 
-    They are sent both alone and in a batch with a valid image.
+    Broken images and sources are sent both alone and in a batch with a valid image.
     """
-    valid = trial.make_fitting_request()
+    valid = trial.make_matching_request()
     broken = {"half a PNG": valid.images[0][: len(valid.images[0]) // 2], "text": b"no image", "no bytes": b""}
     requests = {name: valid._replace(images=(image,)) for name, image in broken.items()}
     if valid.sources:
@@ -302,7 +314,7 @@ def _check_nulls(trial: Trial) -> FindingByReward:
     answers: dict[str, Mapping[str, MetricAnswer]] = {}
     for name, request in requests.items():
         (answers[name],) = trial.ask([request])
-        _, answers[f"{name} in a batch with a valid image"] = trial.ask([trial.make_fitting_request(), request])
+        _, answers[f"{name} in a batch with a valid image"] = trial.ask([trial.make_matching_request(), request])
     (valid_answers,) = trial.ask([valid])
     findings: dict[str, Finding] = {}
     for reward in trial.names:
@@ -318,20 +330,22 @@ def _check_nulls(trial: Trial) -> FindingByReward:
 
 
 def _check_repeats(trial: Trial) -> FindingByReward:
-    return trial.compare([trial.ask([trial.make_fitting_request()])[0] for _ in range(3)])
+    return trial.compare([trial.ask([trial.make_matching_request()])[0] for _ in range(3)])
 
 
 def _check_batches(trial: Trial) -> FindingByReward:
     """Return a finding for each reward: whether an image scores the same alone and as the first or last in a batch."""
-    alone, first, last = (trial.make_fitting_request() for _ in range(3))
+    if "group" in trial.needs:
+        return {ALL_REWARDS: Finding("unknown", "the number depends on the other images of the prompt")}
+    alone, first, last = (trial.make_matching_request() for _ in range(3))
     batch = trial.ask([first, *trial.make_mixed_requests(trial.config.batch - 2), last])
     return trial.compare([*trial.ask([alone]), batch[0], batch[-1]])
 
 
 def _check_latency(trial: Trial) -> FindingByReward:
-    """Return a finding with the median latencies of one image and of a batch; unknown if a score is missing.
+    """Return a finding with the median latencies for one image and for a batch.
 
-    Earlier checks have already warmed up the server.
+    If a score is missing, the outcome is `unknown`. Earlier checks have already warmed up the server.
     """
     if isinstance(_require_scores([answer for image in trial.known_answers for answer in image.values()]), Finding):
         return {ALL_REWARDS: Finding("unknown", NO_SCORE_MESSAGE)}
@@ -352,7 +366,7 @@ def _time_request(trial: Trial, size: int) -> float:
 def _check_unknown_reward(trial: Trial) -> FindingByReward:
     if trial.server.wire.rewards_page is None:
         return {ALL_REWARDS: Finding("unknown", "requests in this format do not name a reward")}
-    (answer,) = trial.ask([trial.make_fitting_request()._replace(metrics=(UNKNOWN_REWARD,))])
+    (answer,) = trial.ask([trial.make_matching_request()._replace(metrics=(UNKNOWN_REWARD,))])
     number = answer[UNKNOWN_REWARD].score
     return {
         ALL_REWARDS: Finding("ok", "refused")
@@ -362,7 +376,7 @@ def _check_unknown_reward(trial: Trial) -> FindingByReward:
 
 
 def _check_frames(trial: Trial) -> FindingByReward:
-    """Return a finding for each reward: whether the number changes if the second frame does not match the prompt."""
+    """Return a finding for each reward: whether the score changes if the second frame does not match the prompt."""
     prompt, other = trial.prompts[:2]
     return _check_input_is_used(
         trial, "frames", *(trial.make_request(prompt, prompt, second) for second in (prompt, other))
@@ -370,29 +384,29 @@ def _check_frames(trial: Trial) -> FindingByReward:
 
 
 def _check_sources(trial: Trial) -> FindingByReward:
-    """Return a finding for each reward: whether the number changes if the edited image is sent as the source."""
-    request, prompts = trial.make_fitting_request(), trial.prompts
+    """Return a finding for each reward: whether the score changes if the edited image is sent as the source."""
+    request, prompts = trial.make_matching_request(), trial.prompts
     sources = [(draw_image(prompt, next(trial.copies)),) for prompt in (prompts[-1], prompts[0])]
     return _check_input_is_used(trial, "sources", *(request._replace(sources=source) for source in sources))
 
 
 def _check_questions(trial: Trial) -> FindingByReward:
-    """Return a finding for each reward: whether the number changes if the question is about another image."""
-    request = trial.make_fitting_request()
+    """Return a finding for each reward: whether the score changes if the question is about another image."""
+    request = trial.make_matching_request()
     requests = [request._replace(questions=make_questions(prompt)) for prompt in trial.prompts[:2]]
     return _check_input_is_used(trial, "questions", *requests)
 
 
 def _check_input_is_used(
-    trial: Trial, extra: ExtraInput, fitting: ScoreRequest, unfitting: ScoreRequest
+    trial: Trial, extra: ExtraInput, matching: ScoreRequest, mismatched: ScoreRequest
 ) -> FindingByReward:
-    """Return a finding for each reward: whether two requests that differ only in one input get different numbers.
+    """Return a finding for each reward: whether two requests that differ only in one input get different scores.
 
-    If a request gets no number, the finding is `refused`. An input that is ignored or refused only fails the check if
-    `must_use` lists it. If the server calls a request bad, there is one finding, `unknown`, for all rewards.
+    If a request gets no score, the finding is `refused`. If an input is ignored or refused, the check only fails if
+    `must_use` lists the input. If the wire cannot carry the input, there is one finding, `unknown`, for all rewards.
     """
     try:
-        (first,), (second,) = trial.ask([fitting]), trial.ask([unfitting])
+        (first,), (second,) = trial.ask([matching]), trial.ask([mismatched])
     except BadRequest as error:
         return {ALL_REWARDS: Finding("unknown", str(error))}
     ignored: Outcome = "fails" if extra in trial.config.must_use else "ok"
@@ -410,7 +424,7 @@ def _check_input_is_used(
 
 CHECK_FUNCTIONS: Mapping[str, Callable[[Trial], FindingByReward]] = {
     "order": _check_order,
-    "nulls": _check_nulls,
+    "nulls": _check_null_scores,
     "same again": _check_repeats,
     "same in a batch": _check_batches,
     "latency": _check_latency,
@@ -422,13 +436,13 @@ CHECK_FUNCTIONS: Mapping[str, Callable[[Trial], FindingByReward]] = {
 
 
 def check_rewards(config: CheckRewardsConfig) -> list[Check]:
-    """Run all checks and return their findings. Raise PlumblineError if the first request already fails."""
+    """Run all checks and return their findings. Raise PlumblineError if even the first request fails."""
     with connect(config) as server:
         groups: dict[tuple[Need, ...], dict[str, int]] = {}
         for name, info in _find_rewards(server, config).items():
             groups.setdefault(info.needs, {})[name] = info.order
         trials = [Trial(server, config, orders, needs) for needs, orders in (groups or {(): {}}).items()]
-        trials[0].ask([trials[0].make_fitting_request()])
+        trials[0].ask([trials[0].make_matching_request()])
         return [
             Check(
                 check,
@@ -442,7 +456,7 @@ def check_rewards(config: CheckRewardsConfig) -> list[Check]:
 
 
 def _make_printable(text: str) -> str:
-    """Replace control characters in a server's text, because a terminal would interpret them."""
+    """Replace control characters in text from the server, because a terminal would interpret them."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 

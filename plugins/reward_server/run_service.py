@@ -14,6 +14,7 @@ from plumbline.operators.base.errors import ConfigError, SourceError, format_ins
 from plumbline.operators.metrics.metric import Metric, PackedMetric, TextInImageMetric
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
 from plumbline.operators.rewards.combination import REWARD_NAME, Reward
+from plumbline.operators.scoring.scorer import compares_images
 from plumbline.operators.stages.graph import check_image_inputs, list_source_metrics, make_nodes
 from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.plans.costs import try_services
@@ -40,7 +41,7 @@ from plumbline.plugins.reward_server.wires.wire import MetricAnswer, Need, Score
 
 LOG = logging.getLogger(__name__)
 
-HEALTH_CHECK_SECONDS = 1.0
+HEALTH_CHECK_INTERVAL_SECONDS = 1.0
 """Seconds between Ray Serve's health checks of a replica."""
 
 NORMAL_PRIORITY_VARIABLES = {"RAY_worker_niceness": "0"}
@@ -52,7 +53,7 @@ NORMAL_PRIORITY_VARIABLES = {"RAY_worker_niceness": "0"}
 def find_nodes(config: ServeConfig) -> list[Node]:
     """Return the nodes that compute the metrics; raise ModelError if a model cannot be found."""
     metrics: dict[str, Metric] = {
-        name: metric.with_model_defaults(lambda role: find_vqa_profile(config.models[role]))
+        name: metric.complete_options(lambda role: find_vqa_profile(config.models[role]))
         for name, metric in config.metrics.items()
     }
     nodes = make_nodes(metrics)
@@ -104,6 +105,7 @@ def _find_needs(config: ServeConfig, metrics: Mapping[str, Metric]) -> dict[Need
         "sources": list_source_metrics(metrics),
         "questions": [name for name, metric in metrics.items() if isinstance(metric, PackedMetric)],
         "words": [name for name, metric in metrics.items() if isinstance(metric, TextInImageMetric)],
+        "group": [name for name, metric in metrics.items() if compares_images(metric)],
     }
     return {
         need: frozenset([*names, *([reward.name] if reward and reward.weights.keys() & {*names} else [])])
@@ -172,7 +174,7 @@ def run_replicas(
     try:
         from ray import serve as ray_serve
     except ImportError as error:
-        raise ConfigError(f"expected Ray Serve; {format_install_remedy('serve')}") from error
+        raise ConfigError(f"Ray Serve is not installed; {format_install_remedy('serve')}") from error
     from plumbline.plugins.reward_server.replica import BATCHES_PER_REPLICA, Replica
 
     deployment = ray_serve.deployment(Replica).options(
@@ -185,7 +187,7 @@ def run_replicas(
         },
         max_ongoing_requests=BATCHES_PER_REPLICA,
         max_constructor_retry_count=2,
-        health_check_period_s=HEALTH_CHECK_SECONDS,
+        health_check_period_s=HEALTH_CHECK_INTERVAL_SECONDS,
         graceful_shutdown_timeout_s=5,
         graceful_shutdown_wait_loop_s=0.1,
         logging_config={"enable_access_log": False, "log_level": "ERROR"},
@@ -223,7 +225,7 @@ def _serve_requests(
         )
     counts.watch("waiting_images", "Images that are waiting for a replica", service.count_waiting)
     counts.watch("cached_scores", "Scores in the cache", lambda: len(service.cache))
-    count_ready = partial(asyncio.to_thread, _count_running, handle)
+    count_ready = partial(asyncio.to_thread, _count_running_replicas, handle)
     handler = RequestHandler(service, token, counts, count_ready, make_video_reader(config).read, known_pair)
     app = make_app(handler, list_allowed_hosts(config.host, config.hosts))
     run_app(app, listener, patience=BODY_TIMEOUT + config.deadline)
@@ -277,7 +279,7 @@ def make_replica_caller(handle: Any, watch: Counters) -> Callable[[Sequence[Scor
     return score
 
 
-def _count_running(handle: Any) -> int:
+def _count_running_replicas(handle: Any) -> int:
     from ray import serve as ray_serve
 
     application = ray_serve.status().applications.get(handle.app_name)

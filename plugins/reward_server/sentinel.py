@@ -9,7 +9,7 @@ import scipy
 from numpy.typing import NDArray
 
 from plumbline.operators.metrics.metric import Metric
-from plumbline.operators.results.reward_hacking import Movement, describe_alarm, find_suspicious
+from plumbline.operators.results.reward_hacking import Movement, describe_alarm, find_suspicious_movements
 from plumbline.operators.statistics.confidence_levels import SIGNIFICANCE
 from plumbline.operators.statistics.ordering import holm
 from plumbline.plugins.reward_server.wires.wire import MetricAnswer
@@ -44,7 +44,7 @@ class Sentinel:
         self.moved: list[str] = []
         """Metrics that changed in the latest comparison although the reward did not get worse."""
 
-    def add_watched(self, metrics: Sequence[str]) -> tuple[str, ...]:
+    def add_watched_metrics(self, metrics: Sequence[str]) -> tuple[str, ...]:
         """Return the requested metrics; if the reward is among them, add the watched metrics."""
         return tuple(dict.fromkeys([*metrics, *self.names])) if self.reward in metrics else tuple(metrics)
 
@@ -68,13 +68,13 @@ class Sentinel:
         self.comparisons += 1
         movements = self._test_movements(self.baseline, means)
         trained = movements.pop(self.reward)
-        moved = find_suspicious(trained, [*movements.values()], self.metrics)
+        moved = find_suspicious_movements(trained, [*movements.values()], self.metrics)
         self.moved = [movement.metric for movement in moved]
         if moved:
             LOG.warning("%s", describe_alarm("The generator", trained, moved, TEST_DESCRIPTION))
 
     def _test_movements(self, before: Floats, after: Floats) -> dict[str, Movement]:
-        """Return, for each metric, its mean before and after, and whether its means per prompt have changed.
+        """Return each metric's mean before and after, and the direction in which its means per prompt changed, if any.
 
         The k-th comparison has the significance level MAX_FALSE_ALARM_PROBABILITY * 6 / (pi k)^2. These levels sum to
         MAX_FALSE_ALARM_PROBABILITY over all comparisons.

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from plumbline.operators.base.bounds import BoundsChecked, Natural, NotNegative, Positive, Seconds, at_least
+from plumbline.operators.base.bounds import BoundsChecked, Natural, NonNegative, Positive, Seconds, at_least
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.videos import Clips
@@ -12,7 +12,7 @@ from plumbline.operators.metrics.table import AnyMetric
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.rewards.combination import AnyReward
 from plumbline.operators.scoring.prompt_cache import DEFAULT_KEPT_PROMPTS
-from plumbline.operators.scoring.scorer import ScorerConfig
+from plumbline.operators.scoring.scorer import MAX_GROUP, ScorerConfig, compares_images
 from plumbline.operators.stages.graph import list_caption_columns
 from plumbline.pipelines.base.cluster_config import PoolConfig
 from plumbline.pipelines.base.storage import Roots, StorageConfig
@@ -28,7 +28,7 @@ class LoadConfig(BoundsChecked):
     """Number of processes that load the models."""
     batch: Positive = 32
     """Maximum number of images, from any requests, that are sent to a replica together."""
-    gather_seconds: NotNegative = 0.005
+    gather_seconds: NonNegative = 0.005
     """Seconds that an image waits for others to join its batch while a replica is idle."""
     deadline: Seconds = 300.0
     """Seconds after which a request is answered with 503."""
@@ -44,6 +44,10 @@ class LoadConfig(BoundsChecked):
     """Maximum number of images in the queue; further requests are answered with 429."""
     max_request_images: Positive = 512
     """Maximum number of images in a request. Each source and each frame in a list counts; a video file counts as one.
+    """
+    max_group: Positive = MAX_GROUP
+    """Maximum number of images of a prompt in a request, if a metric compares them with each other: n images take
+    n (n - 1) comparisons. Each pair of images counts towards `max_waiting`.
     """
     max_body: Positive = 64_000_000
     """Maximum size of a request in bytes, including the videos that it names by path."""
@@ -103,9 +107,9 @@ class ServeConfig(LoadConfig):
     store: str = "store"
     """Folder or cloud prefix of the store that contains the baseline and the questions written by a language model."""
     storage: StorageConfig = field(default_factory=StorageConfig)
-    num_cpus: NotNegative = 1.0
+    num_cpus: NonNegative = 1.0
     """Number of CPUs that each replica reserves."""
-    num_gpus: NotNegative = 0.0
+    num_gpus: NonNegative = 0.0
     """Number of GPUs that each replica reserves for its models."""
     decoders: int | None = None
     """Number of images that each replica decodes concurrently; by default `num_cpus` or, with a GPU, the machine's
@@ -122,7 +126,7 @@ class ServeConfig(LoadConfig):
             raise ConfigError("metrics: expected at least one, got none; for example metric=[vqascore]")
         for name in list_caption_columns(self.metrics):
             raise ConfigError(
-                f"metrics.{name}: the service cannot receive the captions of edits that it needs; leave it out, or "
+                f"metrics.{name}: it needs captions of edits, which the service cannot receive; leave it out, or "
                 "score with jobs.score or in Python (plugins/edits/README.md)"
             )
         self._check_reward()
@@ -130,7 +134,7 @@ class ServeConfig(LoadConfig):
         check_address(self.port, self.hosts)
         if self.max_waiting < self.max_request_images or self.max_bodies < self.max_body:
             raise ConfigError(
-                "expected max_waiting of at least max_request_images, and max_bodies of at least max_body, got "
+                "expected max_waiting to be at least max_request_images, and max_bodies at least max_body, got "
                 f"max_waiting={self.max_waiting}, max_request_images={self.max_request_images}, "
                 f"max_bodies={self.max_bodies}, max_body={self.max_body}; raise the lower one"
             )
@@ -158,6 +162,12 @@ class ServeConfig(LoadConfig):
             raise ConfigError(
                 f"sentinel: expected a reward as well, got none; set reward= to one of {', '.join(self.metrics)}"
             )
+        for name in (*parts, *self.sentinel):
+            if self.sentinel and compares_images(self.metrics[name]):
+                raise ConfigError(
+                    f"sentinel: {name} compares the images of a prompt with each other, so its mean never changes; "
+                    "leave the sentinel out, or use a reward that looks at each image alone"
+                )
         for name in self.sentinel:
             if name not in others:
                 raise ConfigError(
@@ -173,6 +183,7 @@ class ServeConfig(LoadConfig):
             clips=self.clips,
             on_gpu=self.num_gpus > 0,
             kept_prompts=self.kept_prompts,
+            max_group=self.max_group,
         )
 
     def make_pool_config(self) -> PoolConfig:

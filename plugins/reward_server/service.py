@@ -4,18 +4,17 @@ import asyncio
 import hashlib
 import math
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Protocol
 
 from plumbline.operators.base.errors import RowError
+from plumbline.plugins.reward_server.groups import join_pairs, make_pairs
 from plumbline.plugins.reward_server.sentinel import Sentinel
 from plumbline.plugins.reward_server.serve_config import LoadConfig
-from plumbline.plugins.reward_server.wires.wire import MetricAnswer, ScoreRequest, Served
+from plumbline.plugins.reward_server.wires.wire import ImageAnswers, MetricAnswer, ScoreRequest, Served
 
-ImageAnswers = Mapping[str, MetricAnswer]
-"""Answers for an image, by metric."""
 ScoreBatch = Callable[[Sequence[ScoreRequest], Sequence[str]], Awaitable[Sequence[ImageAnswers]]]
 """Function that scores images with the named metrics on a replica. It raises ReplicaDied if the replica dies."""
 
@@ -54,7 +53,7 @@ class Counters(Protocol):
     def count_answer(self, metric: str, outcome: str) -> None:
         """Count an answer for an image: `scored`, `cached` or `null`."""
 
-    def count_death(self) -> None:
+    def count_replica_death(self) -> None:
         """Count a replica that died while it was processing a batch."""
 
     def add_seconds(self, part: str, seconds: float) -> None:
@@ -102,13 +101,14 @@ class _Job:
 class Service:
     """Scoring service. It looks up scores in a cache, and computes missing scores in batches across requests.
 
-    Equal images with equal prompts, questions, sources and metrics are scored once. An idle replica receives a batch
-    once the batch is full or its first image has waited for `gather_seconds`. A busy replica receives its next batch in
-    advance only if the batch is full, so batches grow with the load. All images of a batch need the same metrics.
+    Identical images with the same prompt, questions, sources and metrics are scored once. An idle replica receives a
+    batch once the batch is full or its first image has waited for `gather_seconds`. A busy replica receives its next
+    batch in advance only if the batch is full, so batches grow with the load. All images of a batch need the same
+    metrics.
 
-    If a replica dies, its batch is repeated on another replica. If the second replica dies too, each image is repeated
-    alone, and meanwhile no replica receives a batch in advance, because the batch could be lost with the image. After
-    `max_deaths` deaths, an image gets an error.
+    If a replica dies, its batch is tried again on another replica. If the second replica dies too, each image is tried
+    again by itself. Meanwhile, no replica receives a batch in advance, because the batch would be lost if the image
+    killed the replica. After `max_deaths` deaths, an image gets an error.
     """
 
     def __init__(
@@ -131,12 +131,17 @@ class Service:
         self.timer: asyncio.TimerHandle | None = None
 
     async def score(self, requests: Sequence[ScoreRequest]) -> list[ImageAnswers]:
-        """Return the answers for each image, in order; raise RetryLater if the queue is full or the deadline passes."""
-        if self.count_waiting() + len(requests) > self.load.max_waiting:
+        """Return the answers for each image, in order; raise RetryLater if the queue is full or the deadline passes.
+
+        Images with the same prompt are compared with each other if a metric requires it.
+        """
+        pairs = make_pairs(requests, self.served)
+        if self.count_waiting() + len(requests) + len(pairs) > self.load.max_waiting:
             raise RetryLater(
                 429, f"{self.count_waiting()} images are already waiting; retry later", self.estimate_wait()
             )
-        jobs = [self._find_job(request) for request in requests]
+        digests: dict[bytes, bytes] = {}
+        jobs = [self._find_job(request, digests) for request in (*requests, *(pair.request for pair in pairs))]
         futures = {job.answers for _, job in jobs if job is not None}
         if futures:
             _, late = await asyncio.wait(futures, timeout=self.load.deadline)
@@ -144,9 +149,11 @@ class Service:
                 raise RetryLater(
                     503, f"no score after {self.load.deadline:g} seconds; retry", self.estimate_wait(), late
                 )
+        answers = [self._join_answers(known, job.answers.result() if job else {}) for known, job in jobs]
+        compared = join_pairs(requests, pairs, answers[len(requests) :], self.served)
         return [
-            self._join_answers(request, known, job.answers.result() if job else {})
-            for request, (known, job) in zip(requests, jobs, strict=True)
+            self._select_answers(request, {**alone, **in_group})
+            for request, alone, in_group in zip(requests, answers, compared, strict=False)
         ]
 
     def count_waiting(self) -> int:
@@ -157,24 +164,34 @@ class Service:
         """Estimate the seconds until the waiting images are scored."""
         return max(1, min(MAX_RETRY_AFTER_SECONDS, math.ceil(self.count_waiting() * self.seconds_per_image)))
 
-    def _join_answers(self, request: ScoreRequest, known: ImageAnswers, computed: ImageAnswers) -> ImageAnswers:
+    def _select_answers(self, request: ScoreRequest, answers: ImageAnswers) -> ImageAnswers:
+        with_reward = self.served.add_reward(answers)
+        return {name: with_reward[name] for name in request.metrics}
+
+    def _join_answers(self, known: ImageAnswers, computed: ImageAnswers) -> ImageAnswers:
         for name in known:
             self.counters.count_answer(name, "cached")
         for name, answer in computed.items():
             self.counters.count_answer(name, "null" if answer.score is None else "scored")
-        answers = self.served.add_reward({**known, **computed})
-        return {name: answers[name] for name in request.metrics}
+        return {**known, **computed}
 
-    def _find_job(self, request: ScoreRequest) -> tuple[dict[str, MetricAnswer], _Job | None]:
-        """Return the scores of an image that are cached, and the job that computes the missing scores, if any.
+    def _find_job(
+        self, request: ScoreRequest, digests: dict[bytes, bytes]
+    ) -> tuple[dict[str, MetricAnswer], _Job | None]:
+        """Return the cached scores of an image or pair, and the job that computes the missing scores, if any.
 
-        If the request has an error, every metric gets this error, and there is no job.
+        If the request has an error, every metric gets this error, and there is no job. `digests` has the digests of the
+        images that occurred in earlier requests.
         """
         if request.error is not None:
             return {name: MetricAnswer(None, request.error) for name in request.metrics}, None
-        digest = _hash_request(request)
-        names = self.sentinel.add_watched(request.metrics) if self.sentinel else request.metrics
-        needed = self.served.find_metrics_to_compute(names)
+        names = self.sentinel.add_watched_metrics(request.metrics) if self.sentinel else request.metrics
+        computed = self.served.find_metrics_to_compute(names)
+        comparing = self.served.select_comparing(names)
+        needed = [name for name in computed if (name in comparing) == bool(request.other)]
+        if not needed:
+            return {}, None
+        digest = _hash_request(request, digests)
         cached = {name: self.cache.get(self._make_key(digest, name)) for name in needed}
         known = {name: answer for name, answer in cached.items() if answer is not None}
         missing = tuple(name for name in needed if name not in known)
@@ -241,7 +258,7 @@ class Service:
                 self._set_answers(job, image_answers)
             self.seconds_per_image = (loop.time() - begun) / len(batch)
         except ReplicaDied:
-            self._queue_again(batch)
+            self._requeue_jobs(batch)
         except Exception as error:
             failure = RowError("model_failed", f"{type(error).__name__}: the batch failed; retry", retryable=True)
             for job in batch:
@@ -252,9 +269,9 @@ class Service:
                 self.tested = None
         self._send_due_batches()  # skipped if the task is cancelled, because the loop is ending
 
-    def _queue_again(self, batch: Sequence[_Job]) -> None:
-        """Put a dead replica's images at the front of the queue, but give up an image after `max_deaths` deaths."""
-        self.counters.count_death()
+    def _requeue_jobs(self, batch: Sequence[_Job]) -> None:
+        """Put a dead replica's images at the front of the queue, but give up on an image after `max_deaths` deaths."""
+        self.counters.count_replica_death()
         for job in batch:
             job.deaths += 1
             if job.deaths >= self.load.max_deaths:
@@ -274,9 +291,14 @@ class Service:
         job.answers.set_result(answers)
 
 
-def _hash_request(request: ScoreRequest) -> bytes:
-    frames = [hashlib.sha256(image).digest() for image in (*request.images, *request.sources)]
+def _hash_request(request: ScoreRequest, digests: dict[bytes, bytes]) -> bytes:
+    """Return a digest of everything that affects the answers. The digests of images are added to `digests`."""
+    images = (request.images, request.sources, request.other)
+    for image in chain(*images):
+        if image not in digests:
+            digests[image] = hashlib.sha256(image).digest()
+    frames = [digests[image] for listed in images for image in listed]
     texts = [request.prompt] if request.questions is None else [request.prompt, repr(request.questions)]
     text_digests = [hashlib.sha256(text.encode()).digest() for text in texts]
-    counts = [len(images).to_bytes(8, "big") for images in (request.images, request.sources)]
+    counts = [len(listed).to_bytes(8, "big") for listed in images]
     return hashlib.sha256(b"".join([*frames, *counts, *text_digests])).digest()

@@ -1,4 +1,4 @@
-"""Benchmarks, question packs, judges and human ratings released by others, beyond those of the five papers."""
+"""Benchmarks, question packs, judges and human ratings from sources other than the five papers."""
 
 from pathlib import Path
 

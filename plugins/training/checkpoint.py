@@ -1,4 +1,4 @@
-"""Loads and writes the checkpoints of trainings. A CLIP-FlanT5 is written in the published layout."""
+"""Loads the checkpoints to train, and writes the trained ones. A CLIP-FlanT5 is written in the published layout."""
 
 import shutil
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ class ClipFlanT5Trainee(Trainee):
         if folder is None:
             gather_weights(self.network, {})
             return
-        network = _load_stored(model)
+        network = _load_stored_network(model)
         with torch.no_grad():
             gather_weights(self.network, dict(network.named_parameters()))
         _write_checkpoint(network, self.likelihood.tokenizer, model.parts["vision_tower"], folder)
@@ -71,13 +71,13 @@ def load_trainee(model: ResolvedModel, device: torch.device, *, sharded: bool = 
         from plumbline.plugins.training.llava import load_llava
 
         return load_llava(model, device)
-    network = _load_stored(model)
+    network = _load_stored_network(model)
     precisions = {name: parameter.dtype for name, parameter in network.named_parameters()}
     network = shard_network(network, device) if sharded else network.to(device=device, dtype=torch.float32)
     return ClipFlanT5Trainee(network, ClipFlanT5Likelihood.load(model, network), precisions)
 
 
-def _load_stored(model: ResolvedModel) -> ClipFlanT5:
+def _load_stored_network(model: ResolvedModel) -> ClipFlanT5:
     return load_network(model.folder("checkpoint"), tower=model.folder("vision_tower"))
 
 

@@ -32,10 +32,10 @@ CONVERSION_VERSION = 1
 
 
 class SplitConversations(NamedTuple):
-    """Parquet files with one row per turn of a file of conversations, and statistics."""
+    """Parquet files with one row per turn of a conversation, and statistics about the source file."""
 
     folder: str
-    """URL of the Parquet files."""
+    """URL of the folder with the Parquet files."""
     records: int
     rows: int
     without_image: int
@@ -65,7 +65,7 @@ def split_conversations(source: Place, output: Place, kind: Literal["captions", 
     if the file is not a JSON list.
     """
     with convert_read_errors(source, "data"):
-        entry = source.entry()
+        entry = source.get_entry()
     folder = output / ROWS_FOLDER / digest([CONVERSION_VERSION, kind, source.url, entry.size, entry.etag])
     if not (folder / SUMMARY_FILE).exists():
         found = _write_rows(source, folder, kind)
@@ -143,18 +143,18 @@ def _read_turns(record: Any) -> Iterator[Turn]:
 
 
 def _read_text(part: Any, speaker: str, index: int) -> str:
-    """Return the text of a message without the image token; raise Refused if the message is not by `speaker`."""
+    """Return the text of a message without the image token; raise Refused unless it is from `speaker`."""
     text = part.get("value") if isinstance(part, Mapping) and part.get("from") == speaker else None
     text = text.replace(IMAGE_TOKEN, "").strip() if isinstance(text, str) else None
     if not text:
         found = "none" if text == "" else f"{part!r:.80}"
-        raise Refused("unreadable", f"expected a text by {speaker} as item {index} of conversations, found {found}")
+        raise Refused("unreadable", f"expected a text from {speaker} as item {index} of conversations, found {found}")
     require_utf8(text)
     return text
 
 
 def read_values(source: Place) -> Iterator[Any]:
-    """Yield the values of a JSON list of any length; raise SourceError with the row if a value cannot be read."""
+    """Yield the values of a JSON list without loading it whole; raise SourceError if a value cannot be read."""
     with convert_read_errors(source, "data"), source.open() as stream:
         try:
             yield from _parse_values(io.TextIOWrapper(stream, "utf-8"), source.url)

@@ -1,4 +1,4 @@
-"""The rows of a training: their shards, their order, and how they become exercises (texts with an answer to learn)."""
+"""The rows of a training run: their shards and order, and how they become exercises (texts with an answer to learn)."""
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from plumbline.operators.base.errors import HopelessRow, SourceError
+from plumbline.operators.base.errors import SourceError, UnprocessableRowError
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.preparing import Preprocess, prepare_images
 from plumbline.operators.images.videos import Clips
@@ -57,10 +57,10 @@ class TrainingExample(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RowOrder:
-    """The random order of rows in each epoch. It depends on the seed, but not on the number of workers.
+    """Random order of the rows in each epoch. It depends on the seed, but not on the number of workers.
 
-    The shards are shuffled, and then the rows of every `mixed` shards are shuffled together, so that only a few shards
-    are open at once.
+    The shards are shuffled and split into groups of `mixed` shards. The rows of each group are shuffled together, so
+    that only a few shards are open at once.
     """
 
     row_indices: Sequence[Sequence[int]]
@@ -78,7 +78,7 @@ class RowOrder:
         epoch, index = divmod(position, self.rows)
         ends = self._find_ends(epoch)
         mix = int(np.searchsorted(ends, index, side="right"))
-        return TrainingExample(*map(int, self._shuffle_mix(epoch, mix)[index - (ends[mix - 1] if mix else 0)]))
+        return TrainingExample(*map(int, self._shuffle_shard_group(epoch, mix)[index - (ends[mix - 1] if mix else 0)]))
 
     @lru_cache(maxsize=2)  # noqa: B019 - an order lives as long as its process
     def _shuffle_shards(self, epoch: int) -> NDArray[np.int64]:
@@ -91,7 +91,7 @@ class RowOrder:
         return np.cumsum([sum(sizes[first : first + self.mixed]) for first in range(0, len(sizes), self.mixed)])
 
     @lru_cache(maxsize=4)  # noqa: B019
-    def _shuffle_mix(self, epoch: int, number: int) -> NDArray[np.int64]:
+    def _shuffle_shard_group(self, epoch: int, number: int) -> NDArray[np.int64]:
         """Return the shuffled rows of a group of `mixed` shards: an array (rows, 2) of shard and index in the shard."""
         shards = self._shuffle_shards(epoch)[number * self.mixed : (number + 1) * self.mixed]
         examples = np.array([(shard, index) for shard in shards for index in self.row_indices[shard]], dtype=np.int64)
@@ -100,10 +100,10 @@ class RowOrder:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Examples:
-    """All rows of a training, and the settings for reading them in any process."""
+    """All rows of a training run, and the settings for reading them in any process."""
 
     kind: str
-    """Kind of the training: `captions` (stage 1), `questions` (stage 2) or `finetune`."""
+    """Kind of training: `captions` (stage 1), `questions` (stage 2) or `finetune`."""
     shards: Sequence[ExampleShard]
     texts: tuple[str, ...]
     """Names of the text columns after renaming: `caption`, or `question` and `answer`."""
@@ -120,7 +120,7 @@ class Examples:
         return read_shard(self.shards[number].shard, self.columns)
 
 
-class ReadRow(NamedTuple):
+class LoadedRow(NamedTuple):
     """A row's images and texts, or the reason why it cannot be read."""
 
     example: TrainingExample
@@ -142,15 +142,15 @@ class RowReader:
     tables: dict[int, pa.Table] = field(default_factory=dict)
     """Shards in memory by number. The most recently used shard is the last."""
 
-    def read(self, examples: Sequence[TrainingExample]) -> list[ReadRow]:
+    def read(self, examples: Sequence[TrainingExample]) -> list[LoadedRow]:
         """Return the rows in order; raise SourceError if a whole shard cannot be read."""
-        read: dict[TrainingExample, ReadRow] = {}
+        read: dict[TrainingExample, LoadedRow] = {}
         for number, group in groupby(sorted(examples), key=lambda example: example.shard):
             for row in self._read_shard(number, [example.row for example in group]):
                 read[row.example] = row
         return [read[example] for example in examples]
 
-    def _read_shard(self, number: int, row_indices: Sequence[int]) -> list[ReadRow]:
+    def _read_shard(self, number: int, row_indices: Sequence[int]) -> list[LoadedRow]:
         table = self._load_table(number).take(pa.array(row_indices, pa.int64()))
         texts = table.select([name for name in self.examples.texts if name in table.column_names]).to_pylist()
         shard = self.examples.shards[number].shard
@@ -170,7 +170,7 @@ class RowReader:
             missing = [name for name, value in text.items() if not isinstance(value, str) or not value.strip()]
             reason = error.message if error is not None else f"no text in {missing[0]!r}" if missing else None
             problem = None if reason is None else f"{describe_row(shard, index)}: {reason}"
-            rows.append(ReadRow(TrainingExample(number, index), images if problem is None else [], text, problem))
+            rows.append(LoadedRow(TrainingExample(number, index), images if problem is None else [], text, problem))
         return rows
 
     def _load_table(self, number: int) -> pa.Table:
@@ -204,7 +204,7 @@ class Batches:
         self.problems: list[str] = []
         """Reasons why rows were left out of the last batch."""
         self.pool = ThreadPoolExecutor(1)
-        self.ahead: tuple[int, Future[list[ReadRow]]] | None = None
+        self.ahead: tuple[int, Future[list[LoadedRow]]] | None = None
 
     def read_batch(self, step: int) -> Any:
         """Return this worker's part of the batch for a step; raise SourceError if none of its rows can be read."""
@@ -221,7 +221,7 @@ class Batches:
                     for image, own in enumerate(row.pixels, len(pixels))
                     for exercise in self._make_exercises(image, own, row, position)
                 ]
-            except HopelessRow as refused:
+            except UnprocessableRowError as refused:
                 shard = self.reader.examples.shards[row.example.shard].shard
                 self.problems.append(f"{describe_row(shard, row.example.row)}: {refused.error.message}")
                 continue
@@ -237,10 +237,10 @@ class Batches:
         first = step * self.size + self.number * self.share
         return range(first, first + self.share)
 
-    def _read(self, step: int) -> list[ReadRow]:
+    def _read(self, step: int) -> list[LoadedRow]:
         return self.reader.read([self.order.find_row(position) for position in self._list_positions(step)])
 
-    def _make_exercises(self, image: int, pixels: Any, row: ReadRow, position: int) -> list[Any]:
+    def _make_exercises(self, image: int, pixels: Any, row: LoadedRow, position: int) -> list[Any]:
         match self.reader.examples.kind:
             case "captions":
                 rng = Random(f"{self.order.seed}/{position}")

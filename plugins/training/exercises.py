@@ -72,7 +72,8 @@ def make_rating_exercises(
 ) -> list[Exercise]:
     """Return exercises whose cross-entropy is minimal if VQAScore equals the target, a rating from 0 to 1.
 
-    VQAScore is the geometric mean over the tokens of Yes, so the target likelihood of Yes is a power of the rating.
+    VQAScore is the geometric mean of the likelihoods of the tokens of Yes, so the target likelihood of Yes is a power
+    of the rating.
     """
     likelihood = target ** len(tokenizer(YES).input_ids)
     return [

@@ -1,7 +1,8 @@
-"""Training of LLaVAs, such as the VQAScore paper's, which contain a 7B or 13B Llama-2 (appendix D, table 12).
+"""Trains LLaVAs, such as those of the VQAScore paper with a 7B or 13B Llama-2 (appendix D, table 12).
 
-It follows LLaVA-1.5 (Liu et al. 2023). In stage 1, the language model writes the caption directly after the image. In
-stage 2, it writes the answer to a question phrased as at inference. Only tokens that it writes contribute to the loss.
+Training follows LLaVA-1.5 (Liu et al. 2023). In stage 1, the language model writes the caption directly after the
+image. In stage 2, it writes the answer to a question phrased as at inference. Only tokens that it writes contribute to
+the loss.
 """
 
 import shutil
@@ -22,7 +23,7 @@ from transformers import (
 )
 from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
 
-from plumbline.operators.base.errors import HopelessRow, ModelError, RowError
+from plumbline.operators.base.errors import ModelError, RowError, UnprocessableRowError
 from plumbline.operators.models.calls import Message
 from plumbline.operators.models.checkpoints.parts import Part, read_fields
 from plumbline.operators.models.families.vlm import make_chat_vlm
@@ -79,29 +80,29 @@ class LlavaTrainee(Trainee):
     }
 
     def make_caption_exercise(self, image: int, pixels: Pixels, caption: str, rng: Random) -> LlavaExercise:
-        """Return an exercise to write the caption directly after the image (LLaVA's stage 1)."""
+        """Return an exercise in which the network writes the caption directly after the image (LLaVA's stage 1)."""
         prompts, begin = self.likelihood.prompts, self.likelihood.prompts.tokenizer.bos_token_id
         shown = [token for token in pixels.ids if token == prompts.image_id]
         written = prompts.tokenizer(f"{caption}\n", add_special_tokens=False).input_ids
-        return self._require_fit(LlavaExercise(image, [*([] if begin is None else [begin]), *shown], written))
+        return self._require_valid_length(LlavaExercise(image, [*([] if begin is None else [begin]), *shown], written))
 
     def make_question_exercise(self, image: int, pixels: Pixels, question: str, answer: str) -> LlavaExercise:
         prompts = self.likelihood.prompts
         tokens = prompts.tokenize_after_image([Message("user", question)], pixels.closing)
-        return self._require_fit(
+        return self._require_valid_length(
             LlavaExercise(image, [*pixels.ids, *tokens], prompts.tokenize_choice(question, answer))
         )
 
-    def _require_fit(self, text: LlavaExercise) -> LlavaExercise:
-        """Return the exercise; raise HopelessRow if it is too long or its answer contains an image token."""
+    def _require_valid_length(self, text: LlavaExercise) -> LlavaExercise:
+        """Return the exercise; raise UnprocessableRowError if it is too long or its answer contains an image token."""
         prompts = self.likelihood.prompts
         if prompts.image_id in text.written:
             message = f"the text contains {prompts.mark!r}, which this model reads as a second image; remove it"
-            raise HopelessRow(RowError("request_refused", message))
+            raise UnprocessableRowError(RowError("request_refused", message))
         tokens, context = len(text.read) + len(text.written), self.likelihood.context
         if context is not None and tokens > context:
             message = f"image and text take {tokens} tokens, beyond the model's context of {context}; shorten the text"
-            raise HopelessRow(RowError("prompt_too_long", message))
+            raise UnprocessableRowError(RowError("prompt_too_long", message))
         return text
 
     def make_batch(self, pixels: Sequence[Pixels], exercises: Sequence[LlavaExercise]) -> LlavaBatch:
@@ -167,8 +168,8 @@ def assemble_llava(language: Part, tower: Part, folder: Path, *, seed: int) -> N
     kind = read_fields(language)["model_type"]
     if kind != "llama":
         raise ModelError(
-            f"{language.source}: its type is {kind}, but a LLaVA is built from a Llama; set begin.language_model to a "
-            "Llama"
+            f"{language.source}: expected a Llama model, from which LLaVA is built, found the type {kind}; set "
+            "begin.language_model to a Llama model"
         )
     tokenizer = load_tokenizer(language.folder())
     tokenizer.add_special_tokens({"additional_special_tokens": [IMAGE_TOKEN]})

@@ -1,4 +1,4 @@
-"""The optimiser loop that all trainings share."""
+"""The optimiser loop that all training runs share."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import nn
 
-from plumbline.plugins.training.sharding import get_local_part, select_unaveraged
+from plumbline.plugins.training.sharding import get_local_part, select_unaveraged_gradients
 
 Report = Callable[[str], None]
 Network = TypeVar("Network", bound=nn.Module)
@@ -65,7 +65,7 @@ def skip_averaging(tensors: Sequence[torch.Tensor]) -> None:
 
 
 class StageTrainer(Generic[Network]):
-    """Trainer of a network in one stage. AdamW optimises all parameters that are not frozen."""
+    """Trainer for one stage of a network. AdamW optimises all parameters that are not frozen."""
 
     def __init__(self, model: Network, stage: TrainingStage, *, seed: str = "") -> None:
         """Prepare the optimiser; `seed` determines the dropout of each step."""
@@ -99,7 +99,7 @@ class StageTrainer(Generic[Network]):
         self.optimiser.zero_grad(set_to_none=True)
         torch.autograd.backward(value)
         value = value.detach()
-        average([value, *select_unaveraged([parameter.grad for parameter in parameters])])
+        average([value, *select_unaveraged_gradients([parameter.grad for parameter in parameters])])
         nn.utils.clip_grad_norm_(parameters, MAX_GRADIENT_NORM)
         self.optimiser.step()
         self.step += 1

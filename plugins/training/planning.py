@@ -1,4 +1,4 @@
-"""Plans a training before any model is loaded: finds its checkpoint and rows, and makes its recipe."""
+"""Plans a training run before any model is loaded: finds its checkpoint and rows, and makes its recipe."""
 
 import json
 import tempfile
@@ -43,7 +43,7 @@ TRAINED_TYPES = ("clip_t5", "llava")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedTraining:
-    """Plan of a training, made before any model is loaded."""
+    """Plan for a training run, made before any model is loaded."""
 
     config: StageConfig | FinetuneConfig
     task: WorkerTask
@@ -52,7 +52,7 @@ class PlannedTraining:
     recipe: Mapping[str, Any]
     """Everything that affects the result."""
     summary: str
-    """Description of the training's data."""
+    """Description of the training data."""
 
 
 def plan_training(config: StageConfig | FinetuneConfig) -> PlannedTraining:
@@ -149,7 +149,7 @@ def _make_plan(
     )
     recipe = {
         "kind": config.kind,
-        "model": model.semantic(),
+        "model": model.list_key_properties(),
         "trained": sorted(config.trained),
         "stage": asdict(stage),
         "blend": task.blend,
@@ -158,7 +158,7 @@ def _make_plan(
         "sharded": task.sharded,
         "mixed": config.mixed,
         "rows": digest([[shard.shard.describe_source(), _list_ratings(shard)] for shard in examples.shards]),
-        "limits": config.limits.semantic(),
+        "limits": config.limits.list_key_properties(),
         "clips": asdict(config.clips),
     }
     summary = f"{config.kind}: {summary}; {stage.steps} steps of {stage.size} images on {config.workers} workers"

@@ -16,7 +16,7 @@ from plumbline.operators.metaeval.ratings import average_ratings
 from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig
 from plumbline.operators.models.vqa_profiles import VqaProfile
 from plumbline.operators.statistics.options import MATCH_COLUMNS, Match
-from plumbline.pipelines.metaeval.metaeval import Findings, judge
+from plumbline.pipelines.metaeval.metaeval import Findings, judge_release
 from plumbline.pipelines.metaeval.protocols import ProtocolConfig
 from plumbline.pipelines.metaeval.release_selection import open_release
 from plumbline.pipelines.metaeval.releases.release import Release
@@ -29,7 +29,7 @@ from plumbline.plugins.training.training_config import FinetuneConfig
 
 
 class RatedShards(NamedTuple):
-    """Rated images of a benchmark in a training set and a held-out set."""
+    """A benchmark's rated images, split into a training set and a held-out set."""
 
     trained: list[ExampleShard]
     held_out: list[ExampleShard]
@@ -69,13 +69,15 @@ def read_rated_shards(config: FinetuneConfig, profile: VqaProfile) -> RatedShard
     for name, value in (("trained on", False), ("held out", True)):
         if not (rated["held_out"] == value).any():
             raise ConfigError(
-                f"held_out: expected a fraction that leaves rated prompts to train on and to hold out, but none of "
-                f"{rated['prompt_id'].nunique()} is {name}; set another value"
+                "held_out: expected a fraction that leaves rated prompts both for training and for holding out, but "
+                f"none of {rated['prompt_id'].nunique()} rated prompts is {name}; set another value"
             )
-    metric = VqaScoreConfig().with_model_defaults(lambda role: profile)
+    metric = VqaScoreConfig().complete_options(lambda role: profile)
     ids, texts = (sources.prompts.column(name).to_pylist() for name in ("prompt_id", "text"))
     questions = {prompt_id: metric.question(text) for prompt_id, text in zip(ids, texts, strict=True) if text}
-    trained, held_out = (_select_rated(sources.image_shards, rows, questions) for _, rows in rated.groupby("held_out"))
+    trained, held_out = (
+        _select_rated_shards(sources.image_shards, rows, questions) for _, rows in rated.groupby("held_out")
+    )
     prompts = pa.array(rated.loc[rated["held_out"], "prompt_id"].unique())
     held_out_release = replace(release, ratings=ratings.filter(pc.is_in(ratings.column("prompt_id"), prompts)))
     return RatedShards(trained, held_out, held_out_release, scale)
@@ -109,8 +111,8 @@ def _compute_targets(ratings: pa.Table, match: Match, scale: tuple[float, float]
     templates = pc.unique(ratings.column("template")).to_pylist()
     if len(templates) > 1:
         raise SourceError(
-            f"{path}: expected ratings from one template, got {', '.join(map(str, templates))}; keep one of them in "
-            "the file"
+            f"{path}: expected ratings from one template, got {', '.join(map(str, templates))}; remove the "
+            "ratings from the others"
         )
     low, high = scale
     human = average_ratings(ratings, match)
@@ -123,7 +125,9 @@ def is_held_out(prompt_id: str, config: FinetuneConfig) -> bool:
     return int.from_bytes(digest[:8], "big") < config.held_out * 2**64
 
 
-def _select_rated(shards: Sequence[Shard], rated: pd.DataFrame, questions: Mapping[str, str]) -> list[ExampleShard]:
+def _select_rated_shards(
+    shards: Sequence[Shard], rated: pd.DataFrame, questions: Mapping[str, str]
+) -> list[ExampleShard]:
     """Return the shards that contain rated images; raise SourceError if a rated prompt has no text."""
     selected = []
     for number, images in rated.groupby("shard"):
@@ -142,4 +146,4 @@ def _select_rated(shards: Sequence[Shard], rated: pd.DataFrame, questions: Mappi
 def measure_held_out_agreement(config: FinetuneConfig, release: Release, scores: pa.Table, url: str) -> Findings:
     """Measure VQAScore's agreement with people on the held-out prompts, before and after training."""
     protocol = replace(config.protocol, tasks=("ratings",), agreement=())
-    return judge(protocol, release, scores, config.sampling, url)
+    return judge_release(protocol, release, scores, config.sampling, url)

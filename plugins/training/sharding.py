@@ -50,6 +50,6 @@ def gather_weights(network: nn.Module, targets: Mapping[str, torch.Tensor]) -> N
             targets[name].copy_(whole)
 
 
-def select_unaveraged(gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
+def select_unaveraged_gradients(gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
     """Return the gradients that FSDP does not average itself, because their weights are not sharded."""
     return [gradient for gradient in gradients if gradient is not None and not isinstance(gradient, DTensor)]

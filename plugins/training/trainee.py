@@ -31,7 +31,7 @@ class Trainee(ABC):
         self.precisions = precisions
 
     def find_name_prefixes(self, parts: Sequence[str]) -> tuple[str, ...]:
-        """Return the prefixes of parameter names for several parts."""
+        """Return the prefixes of the names of all parameters in these parts of the network."""
         return tuple(prefix for part in parts for prefix in self.prefixes[part])
 
     def round_weights(self) -> None:
@@ -42,11 +42,11 @@ class Trainee(ABC):
 
     @abstractmethod
     def make_caption_exercise(self, image: int, pixels: Any, caption: str, rng: Random) -> Any:
-        """Return an exercise of stage 1 for the image with this index; raise HopelessRow if the caption is unusable."""
+        """Return a stage 1 exercise for the image with this index; raise UnprocessableRowError if it is unusable."""
 
     @abstractmethod
     def make_question_exercise(self, image: int, pixels: Any, question: str, answer: str) -> Any:
-        """Return an exercise of stage 2, a question phrased as at inference; raise HopelessRow if it is unusable."""
+        """Return a stage 2 exercise: a question phrased as at inference. Raise UnprocessableRowError if unusable."""
 
     @abstractmethod
     def make_batch(self, pixels: Sequence[Any], exercises: Sequence[Any]) -> Any:
@@ -60,11 +60,11 @@ class Trainee(ABC):
     def save(self, model: ResolvedModel, folder: Path | None) -> None:
         """Write the checkpoint in the precision of the initial checkpoint.
 
-        All workers of a sharded training must call this method. Only the first worker passes a folder.
+        If training is sharded, all workers must call this method. Only the first worker passes a folder.
         """
 
 
-def train_only(network: nn.Module, prefixes: Sequence[str]) -> None:
+def freeze_all_but(network: nn.Module, prefixes: Sequence[str]) -> None:
     """Freeze all parameters except those whose names start with these prefixes."""
     for name, parameter in network.named_parameters():
         parameter.requires_grad_(name.startswith(tuple(prefixes)))

@@ -1,4 +1,4 @@
-"""Runs a planned training with Ray Train, and measures the checkpoint's agreement with people."""
+"""Carries out a planned training run with Ray Train, and measures the checkpoint's agreement with people."""
 
 import json
 import tempfile
@@ -75,13 +75,13 @@ class TrainingResult(NamedTuple):
 
 
 def run_training(planned: PlannedTraining, report: Report) -> TrainingResult:
-    """Train, or continue an interrupted training. A finished training is not repeated.
+    """Train, or resume an interrupted training run. A finished run is not repeated.
 
-    Raises ConfigError if the output contains a different training, and RunnerError if the workers keep failing.
+    Raises ConfigError if the output contains a different training run, and RunnerError if the workers keep failing.
     """
     output = planned.task.output
     checkpoint = output / CHECKPOINT_FOLDER
-    _check_recipe(planned)
+    _write_recipe(planned)
     if (checkpoint / CONFIG_FILE).exists():
         report(f"{checkpoint.url} is already trained")
     else:
@@ -90,7 +90,7 @@ def run_training(planned: PlannedTraining, report: Report) -> TrainingResult:
     return TrainingResult(checkpoint.url, outcome["failed"], _measure_agreement(planned))
 
 
-def _check_recipe(planned: PlannedTraining) -> None:
+def _write_recipe(planned: PlannedTraining) -> None:
     """Write the recipe to the output; raise ConfigError if the output already contains a different recipe."""
     output = planned.task.output
     recipe = output / RECIPE_FILE
@@ -170,7 +170,7 @@ class TrainerThread(threading.Thread):
 
 
 def _wait_for_workers(trainer: TrainerThread, reports: Any, report: Report) -> None:
-    """Report the workers' lines until the workers end; raise RunnerError if the training did not finish."""
+    """Report the workers' lines until training ends; raise RunnerError if it failed."""
     trainer.start()
     ended = False
     while not ended:

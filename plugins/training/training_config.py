@@ -1,15 +1,15 @@
-"""Configuration of a training: model, data, pace and workers."""
+"""Configuration of a training run: model, data, pace and workers."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from plumbline.operators.base.bounds import (
-    AboveZero,
     Bound,
     BoundsChecked,
+    NonNegative,
     NonZeroShare,
-    NotNegative,
     Positive,
+    PositiveFloat,
     Probability,
     Share,
 )
@@ -34,20 +34,20 @@ TrainedPart = Literal["mm_projector", "language_model"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PaceConfig(BoundsChecked):
-    """Length and learning rate of a training. The defaults are the values of LLaVA-1.5 and the VQAScore paper."""
+    """Length and learning rate of a training run. The defaults are the values of LLaVA-1.5 and the VQAScore paper."""
 
     section: ClassVar[str] = "pace."
     batch: Positive = 96
     """Number of images per step, over all workers."""
-    rate: AboveZero = 2e-5
+    rate: PositiveFloat = 2e-5
     """Peak learning rate, after warm-up and before cosine decay."""
-    epochs: AboveZero = 1.0
+    epochs: PositiveFloat = 1.0
     """Number of passes over the rows."""
     steps: Positive | None = None
     """Number of optimiser steps, instead of `epochs`."""
     warm_up: Annotated[float, Bound("a fraction from 0 to below 1", lambda value: 0 <= value < 1)] = 0.03
     """Fraction of the steps during which the learning rate rises to its peak."""
-    weight_decay: NotNegative = 0.0
+    weight_decay: NonNegative = 0.0
     """Weight decay of AdamW."""
 
     def make_stage(self, rows: int) -> TrainingStage:
@@ -72,7 +72,7 @@ def _make_two_worker_cluster() -> ClusterConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingConfig(BoundsChecked):
-    """Options that all trainings share."""
+    """Options that all training runs share."""
 
     model: AnyModel
     """CLIP-FlanT5 to train. Stages 1 and 2 can also train a LLaVA."""
@@ -130,7 +130,7 @@ class TrainingConfig(BoundsChecked):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BeginConfig:
-    """Parts of a new CLIP-FlanT5 or LLaVA."""
+    """Parts from which a new CLIP-FlanT5 or LLaVA is assembled."""
 
     language_model: str
     """Hub id or folder of a FlanT5 in its original layout, or of a Llama."""
@@ -175,7 +175,7 @@ class StageConfig(TrainingConfig):
     def __post_init__(self) -> None:
         super(StageConfig, self).__post_init__()
         if self.sharded and isinstance(self.model, ChatModel):
-            raise ConfigError("sharded: the weights of a LLaVA cannot be sharded; set sharded=false")
+            raise ConfigError("sharded: the weights of a LLaVA model cannot be sharded; set sharded=false")
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -185,7 +185,7 @@ class StageConfig(TrainingConfig):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FinetuneConfig(TrainingConfig):
-    """Options for finetuning VQAScore's answers on human ratings of a benchmark's images."""
+    """Options for finetuning a VQAScore model on human ratings of benchmark images."""
 
     kind: Literal["finetune"] = "finetune"
     benchmark: BenchmarkConfig

@@ -30,7 +30,7 @@ from plumbline.pipelines.running.process import set_torch_threads
 from plumbline.plugins.training.checkpoint import load_trainee
 from plumbline.plugins.training.examples import Batches, Examples, RowOrder, RowReader, TrainingExample
 from plumbline.plugins.training.loop import Report, StageTrainer, TrainingStage, train
-from plumbline.plugins.training.trainee import Trainee, train_only
+from plumbline.plugins.training.trainee import Trainee, freeze_all_but
 
 STATES_FOLDER, CHECKPOINT_FOLDER, HELD_OUT_FILE, OUTCOME_FILE = (
     "states",
@@ -40,7 +40,7 @@ STATES_FOLDER, CHECKPOINT_FOLDER, HELD_OUT_FILE, OUTCOME_FILE = (
 )
 CONFIG_FILE = "config.json"
 BEFORE_METRIC, AFTER_METRIC = "before", "after"
-NOT_SCORED_ERROR = RowError("not_scored", "the image could not be read; the output of the training contains the reason")
+NOT_SCORED_ERROR = RowError("not_scored", "the image could not be read; see the training's output for the reason")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +73,7 @@ class WorkerTask:
 
 
 class WorkerRank(NamedTuple):
-    """Number of a worker among all workers, and its device. Workers communicate through torch.distributed."""
+    """Rank and device of a worker, and the number of workers. Workers communicate through torch.distributed."""
 
     number: int
     workers: int
@@ -87,7 +87,7 @@ class WorkerRank(NamedTuple):
     def average(self, tensors: Sequence[torch.Tensor]) -> None:
         """Replace each tensor with its mean over all workers.
 
-        The tensors are averaged one by one, so that a resumed training has the same result. DistributedDataParallel
+        The tensors are averaged one by one, so that a resumed run has the same result. DistributedDataParallel
         would change its buckets after the first step of a process and, with three or more workers, the order of sums.
         """
         for tensor in tensors:
@@ -100,7 +100,7 @@ def run_worker(task: WorkerTask, rank: WorkerRank, report: Report) -> None:
     set_torch_threads(task.threads)
     output = task.output
     trainee = load_trainee(task.model, rank.device, sharded=task.sharded)
-    before = _score_held_out(task, trainee, rank)
+    before = _score_held_out_images(task, trainee, rank)
     prefixes = trainee.find_name_prefixes(task.trained)
     trained = {name: weight for name, weight in trainee.network.named_parameters() if name.startswith(prefixes)}
     initial = {name: weight.clone() for name, weight in trained.items()} if task.blend < 1 else {}
@@ -109,7 +109,7 @@ def run_worker(task: WorkerTask, rank: WorkerRank, report: Report) -> None:
         for name, weight in initial.items():
             trained[name].lerp_(weight, 1 - task.blend)
     trainee.round_weights()
-    after = _score_held_out(task, trainee, rank)
+    after = _score_held_out_images(task, trainee, rank)
     if rank.number == 0:
         outcome = {"steps": task.stage.steps, "failed": failed}
         (output / OUTCOME_FILE).write(json.dumps(outcome).encode())
@@ -122,12 +122,12 @@ def run_worker(task: WorkerTask, rank: WorkerRank, report: Report) -> None:
 
 
 def _take_steps(task: WorkerTask, trainee: Trainee, rank: WorkerRank, output: Place, report: Report) -> int:
-    """Take the remaining steps; return the number of rows that all workers left out since the training began.
+    """Take the remaining steps; return the number of rows that all workers left out since training began.
 
     Raises SourceError if this number exceeds `max_failed`.
     """
     report_once = report if rank.number == 0 else lambda line: None
-    train_only(trainee.network, trainee.find_name_prefixes(task.trained))
+    freeze_all_but(trainee.network, trainee.find_name_prefixes(task.trained))
     trainer = StageTrainer(trainee.network, task.stage, seed=f"{task.seed}/{rank.number}")
     failed = torch.zeros(1, device=rank.device)
     own_part = StatePart(rank.number, rank.workers) if task.sharded else StatePart(0, 1)
@@ -153,7 +153,7 @@ def _take_steps(task: WorkerTask, trainee: Trainee, rank: WorkerRank, output: Pl
         failed.add_(left_out)
         if failed > task.max_failed:
             raise SourceError(
-                f"{int(failed)} rows could not be read, and max_failed allows {task.max_failed} in this training; "
+                f"{int(failed)} rows could not be read, but max_failed allows only {task.max_failed}; "
                 "correct the rows named above, or raise max_failed"
             )
         last = trainer.step == task.stage.steps
@@ -179,7 +179,7 @@ def _take_steps(task: WorkerTask, trainee: Trainee, rank: WorkerRank, output: Pl
     return int(failed)
 
 
-def _score_held_out(task: WorkerTask, trainee: Trainee, rank: WorkerRank) -> torch.Tensor:
+def _score_held_out_images(task: WorkerTask, trainee: Trainee, rank: WorkerRank) -> torch.Tensor:
     """Return the VQAScore of each held-out image in order, or NaN if it is unreadable.
 
     Each worker scores some of the shards.
@@ -196,7 +196,7 @@ def _score_held_out(task: WorkerTask, trainee: Trainee, rank: WorkerRank) -> tor
 
 
 def _score_shard(task: WorkerTask, trainee: Trainee, number: int) -> list[float]:
-    """Return the score of each row in a shard, computed as in a sweep. Several images in a row are averaged."""
+    """Return the score of each row in a shard, computed as in a sweep: the mean score of the row's images."""
     assert task.held_out is not None and task.model.profile is not None, "VQAScore is asked of a VQA model"
     asks, rated = DEFAULT_QUESTIONS[task.model.profile.question], task.held_out.shards[number].rated or {}
     reader = _make_reader(task, trainee, task.held_out, keep=1)
@@ -267,7 +267,7 @@ class StatePart(NamedTuple):
 
 
 class TrainingState(NamedTuple):
-    """State of a training after a number of steps."""
+    """State of a training run after a number of steps."""
 
     tensors: Mapping[str, torch.Tensor]
     step: int

@@ -26,13 +26,12 @@ class EvaluationCallback(TrainerCallback):  # type: ignore[misc]  # transformers
         """
         if every is not None and every < 1:
             raise ConfigError(
-                "every: expected a number of steps from 1, or None to evaluate whenever the trainer does, got "
-                f"{every!r}"
+                f"every: expected 1 step or more, or None to evaluate whenever the trainer does, got {every!r}"
             )
         self.evaluate, self.make_pipeline, self.every = evaluate, make_pipeline, every
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **parts: Any) -> None:
-        """Evaluate if the number of the step is a multiple of `every`."""
+        """Evaluate if the step number is a multiple of `every`."""
         if self.every is not None and state.global_step % self.every == 0:
             self._evaluate(state, parts["model"])
 

@@ -1,4 +1,4 @@
-"""`plumbline.Evaluation` scores a pipeline at several steps of a training, and reports whether scores have improved."""
+"""`plumbline.Evaluation` scores a pipeline at steps of a training run, and reports whether its scores have improved."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ from plumbline.plugins.training_loop.evaluation_config import (
 from plumbline.plugins.training_loop.generated_images import GeneratedImage, Pipeline, WantedImage, generate_images
 from plumbline.plugins.training_loop.ranks import Ranks
 from plumbline.plugins.training_loop.step_folder import StepFolder, WorstImage
-from plumbline.plugins.training_loop.step_results import StepResult, find_best_steps, name_step, summarize_step
+from plumbline.plugins.training_loop.step_results import StepResult, find_best_steps, format_step_name, summarize_step
 from plumbline.plugins.training_loop.trackers import TRACKERS
 from plumbline.plugins.training_loop.trackers.tracker import (
     GuardedTracker,
@@ -95,9 +95,13 @@ class Evaluation:
             ConfigError: The pipeline did not return one image per prompt, or `step` is not a whole number.
         """
         if isinstance(step, bool) or not isinstance(step, int) or step < 0:
-            raise ConfigError(f"step: expected a whole number from 0, got {step!r}; pass the number of the step")
+            raise ConfigError(
+                f"step: expected a whole number, 0 or more, got {step!r}; pass the number of the training step"
+            )
         ranks = self._ranks
-        found: StepResult | list[WantedImage] = ranks.share_from_first(lambda: self._find_result_or_list_images(step))
+        found: StepResult | list[WantedImage] = ranks.compute_on_first_rank(
+            lambda: self._find_result_or_list_images(step)
+        )
         if isinstance(found, StepResult):
             return found
 
@@ -105,7 +109,7 @@ class Evaluation:
             return list(generate_images(pipeline, wanted, self.config.batch, self.pipeline_options))
 
         images = ranks.map_across_processes(found, generate)
-        return ranks.share_from_first(lambda: self._score_and_complete(step, found, images))
+        return ranks.compute_on_first_rank(lambda: self._score_and_complete(step, found, images))
 
     def make_callback(self, make_pipeline: Callable[[Any], Pipeline], every: int | None = None) -> "EvaluationCallback":
         """Return a callback for the trainers of transformers and TRL.
@@ -141,7 +145,7 @@ class Evaluation:
         return GuardedTracker(type(tracker).__name__, tracker, self.config.tracker_timeout)
 
     def _find_result_or_list_images(self, step: int) -> StepResult | list[WantedImage]:
-        """Return the step's result if the folder has it or its scores, otherwise the images to generate."""
+        """Return the step's result if it exists or its scores are in the folder; otherwise, the images to generate."""
         prompts = self._get_opened().prompts
         known = self._results.get(step)
         if known is not None:
@@ -170,7 +174,7 @@ class Evaluation:
         compared = {*best.values(), *[result.step for result in before[-1:]]}
         earlier = {other: self.folder.read_scores(other) for other in compared}
         metrics = summarize_step(step, scores, earlier, best, scorer.metrics)
-        result = StepResult(step, metrics, self.folder.find_step(step).url)
+        result = StepResult(step, metrics, self.folder.get_step_folder(step).url)
         self.folder.write_result(result, worst)
         self._results[step] = result
         every = [self._results[other] for other in sorted(self._results)]
@@ -193,7 +197,7 @@ class Evaluation:
             number = int(row["image_id"])
             error = images[number].error
             row |= {"image_id": wanted[number].image_id, "prompt_id": wanted[number].prompt_id}
-            row |= {"generator": name_step(step)}
+            row |= {"generator": format_step_name(step)}
             row |= {} if error is None else {"score": None, "error": error._asdict()}
         return pa.Table.from_pylist(rows, schema=schemas.SCORES)
 

@@ -52,7 +52,9 @@ class EvaluationConfig(BoundsChecked):
     def __post_init__(self) -> None:
         BoundsChecked.__post_init__(self)
         if self.benchmark.prompts is None:
-            raise ConfigError("benchmark.prompts: expected a file with the prompts of the images; set prompts=PATH")
+            raise ConfigError(
+                "benchmark.prompts: expected a file with prompts to generate images from; set prompts=PATH"
+            )
         if self.benchmark.columns.edit_columns:
             raise ConfigError(
                 f"benchmark: {self.benchmark.name} has edited images, but images are generated from texts; choose "

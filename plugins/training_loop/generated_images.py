@@ -41,12 +41,12 @@ def generate_images(
 ) -> Iterator[GeneratedImage]:
     """Yield the wanted images in order.
 
-    Afterwards, the modes of the pipeline's modules and the states of the random generators are as before.
+    After each batch, restore the modes of the pipeline's modules and the states of the random generators.
 
     Args:
         pipeline: The pipeline or function.
         wanted: The images.
-        batch: Number of images per call of the pipeline.
+        batch: Number of images per pipeline call.
         options: Further arguments of a diffusers pipeline.
 
     Raises:
@@ -71,7 +71,7 @@ def generate_images(
                 f"pipeline: expected {len(some)} images for {len(some)} prompts, found {len(images)}; return one image "
                 "per prompt, in the order of the prompts"
             )
-        yield from (_check_image(image, request) for image, request in zip(images, some, strict=True))
+        yield from (_make_generated_image(image, request) for image, request in zip(images, some, strict=True))
 
 
 def _list_devices() -> list[int]:
@@ -115,7 +115,7 @@ def _list_modules(pipeline: Pipeline) -> "list[nn.Module]":
     return [module for part in parts if isinstance(part, nn.Module) for module in part.modules()]
 
 
-def _check_image(image: Any, wanted: WantedImage) -> GeneratedImage:
+def _make_generated_image(image: Any, wanted: WantedImage) -> GeneratedImage:
     """Return an image as PNG, or an error if it is missing or of a single colour; raise ConfigError for other types."""
     if image is None:
         error = RowError("missing_image", "the pipeline returned None instead of an image; check the prompt")
@@ -131,7 +131,7 @@ def _check_image(image: Any, wanted: WantedImage) -> GeneratedImage:
     picture = image.convert("RGB")
     pixels = np.asarray(picture)
     if (pixels == pixels[0, 0]).all():
-        colour = "of one colour" if pixels.any() else "black, as NaN and blocked images are"
+        colour = "of one colour" if pixels.any() else "black, as after NaN values or a safety filter"
         message = f"the pipeline made an image that is entirely {colour}; check its weights, or use float32"
         return GeneratedImage(wanted.image_id, None, RowError("blank_picture", message))
     stream = io.BytesIO()

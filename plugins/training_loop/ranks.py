@@ -1,4 +1,4 @@
-"""The processes of a distributed training: each generates a part of a step's images, and the first one scores them."""
+"""The processes of a distributed training run: each generates some of a step's images, and the first scores them."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -14,18 +14,18 @@ MAX_RANK_WAIT = timedelta(hours=6)
 
 
 class RankError(PlumblineError):
-    """Raised if another process of the training failed in the same step, or did not take part in the step."""
+    """Raised if another process of the training run failed in the same step, or did not take part in the step."""
 
 
 class Ranks:
-    """The processes of the training, as seen from this process.
+    """The processes of the training run, as seen from this process.
 
     Without torch.distributed, there is only this process.
     """
 
     @cached_property
     def group(self) -> Any:
-        """Group in which all processes communicate through CPUs; None if there is only one process.
+        """Process group for communication between all processes on CPUs; None if there is only one process.
 
         The group is created at the first step, by all processes together; raises RankError if a process is missing.
         """
@@ -37,16 +37,16 @@ class Ranks:
             dist.new_group(backend="gloo")  # waits for PyTorch's default time, not MAX_RANK_WAIT
         except dist.DistError as error:
             raise RankError(
-                f"step: expected all {dist.get_world_size()} processes to call it, found that some did not; call it on "
+                f"step: expected all {dist.get_world_size()} processes to call it, but some did not; call it on "
                 "every process, not only on the first one"
             ) from error
         return dist.new_group(backend="gloo", timeout=MAX_RANK_WAIT)
 
     @property
     def rank(self) -> int:
-        """Number of this process.
+        """Index of this process, from 0.
 
-        Before torch.distributed is initialised, it is read from the environment variable RANK.
+        Before torch.distributed is initialised, the index is read from the environment variable RANK.
         """
         import torch.distributed as dist
 
@@ -62,7 +62,7 @@ class Ranks:
 
         return 1 if self.group is None else int(dist.get_world_size())
 
-    def share_from_first(self, compute: Callable[[], T]) -> T:
+    def compute_on_first_rank(self, compute: Callable[[], T]) -> T:
         """Compute a value on the first process and return it on every process; if that fails, every process raises."""
         import torch.distributed as dist
 
@@ -81,10 +81,10 @@ class Ranks:
         return outcome[0]  # type: ignore[no-any-return]
 
     def map_across_processes(self, items: Sequence[Any], compute: Callable[[Sequence[Any]], Sequence[T]]) -> list[T]:
-        """Compute each item on one of the processes; return all values on the first process, and none on the others.
+        """Process each item on one of the processes; return all values on the first process, and none on the others.
 
         Every process gets the same number of items, because a model that is split over processes needs all of them for
-        each of its calls. Some items are therefore computed twice. If one process fails, every process raises.
+        each of its calls. Some items are therefore processed twice. If one process fails, every process raises.
         """
         import torch.distributed as dist
 
@@ -99,7 +99,7 @@ class Ranks:
             own, failure = ((), _describe_error(error)), error
         gathered: list[Any] | None = [None] * self.count if self.rank == 0 else None
         dist.gather_object(own, gathered, dst=0, group=self.group)
-        problems = self.share_from_first(lambda: [problem for _, problem in gathered or () if problem])
+        problems = self.compute_on_first_rank(lambda: [problem for _, problem in gathered or () if problem])
         if failure is not None:
             raise failure
         if problems:

@@ -2,7 +2,7 @@
 
 evaluation.json                settings that all steps share
 report.html                    all steps, and the worst images of the latest
-steps/00000100/scores.parquet  written first and only once, so of several processes only one can have the step
+steps/00000100/scores.parquet  written first and only once, so that only one of several processes can claim the step
 steps/00000100/worst/vqascore-1.png
 steps/00000100/result.json     means and comparisons; written last, and computed from the scores if it is missing
 """
@@ -20,7 +20,7 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sentences import format_names
 from plumbline.operators.report.rendering import make_template_environment
 from plumbline.pipelines.base.storage import Place, convert_read_errors
-from plumbline.plugins.training_loop.step_results import MetricResult, StepResult, name_step
+from plumbline.plugins.training_loop.step_results import MetricResult, StepResult, format_step_name
 
 SETTINGS_FILE, REPORT_FILE, RESULT_FILE, SCORES_FILE = "evaluation.json", "report.html", "result.json", "scores.parquet"
 STEP_NAME_PATTERN = re.compile(r"[0-9]{8,19}")
@@ -28,7 +28,7 @@ TEMPLATES_FOLDER = Path(__file__).parent / "templates"
 
 
 class WorstImage(NamedTuple):
-    """One of the images with the worst scores in a step by one metric."""
+    """One of a step's worst images according to one metric."""
 
     metric: str
     number: int
@@ -61,8 +61,9 @@ class StepFolder:
         if earlier != settings:
             different = sorted(name for name in {*earlier, *settings} if earlier.get(name) != settings.get(name))
             raise ConfigError(
-                f"folder {self.place}: expected an evaluation with the same settings, found another one (other "
-                f"{format_names(different)}); its steps cannot be compared with new ones, so choose another folder"
+                f"folder {self.place}: expected an evaluation with the same settings, found one with other "
+                f"settings ({format_names(different)}); its steps cannot be compared with new ones, so choose another "
+                "folder"
             )
 
     def read_results(self) -> list[StepResult]:
@@ -85,12 +86,12 @@ class StepFolder:
 
     def _make_shared_folder_error(self, step: int) -> ConfigError:
         return ConfigError(
-            f"folder {self.place}: expected the steps of this training, found step {step} of another running process; "
-            "two trainings cannot share a folder, so choose another one"
+            f"folder {self.place}: expected only steps of this training run, found step {step} from another process; "
+            "two training runs cannot share a folder, so choose another one"
         )
 
     def _read_result(self, step: int) -> StepResult:
-        file = self.find_step(step) / RESULT_FILE
+        file = self.get_step_folder(step) / RESULT_FILE
         values = _read_json(file, DAMAGED_STEP_REMEDY)
         try:
             metrics = tuple(MetricResult.parse(metric) for metric in values["metrics"])
@@ -98,21 +99,21 @@ class StepFolder:
             raise ConfigError(
                 f"{file}: expected the results of a step, found other keys; {DAMAGED_STEP_REMEDY}"
             ) from error
-        return StepResult(step, metrics, self.find_step(step).url)
+        return StepResult(step, metrics, self.get_step_folder(step).url)
 
-    def find_step(self, step: int) -> Place:
+    def get_step_folder(self, step: int) -> Place:
         """Return the folder of a step."""
-        return self.place / f"steps/{name_step(step)}"
+        return self.place / f"steps/{format_step_name(step)}"
 
     def has_scores(self, step: int) -> bool:
         """Return True if the step's images were scored, even if its result was not written."""
-        file = self.find_step(step) / SCORES_FILE
+        file = self.get_step_folder(step) / SCORES_FILE
         with convert_read_errors(file, "scores"):
             return file.is_file()
 
     def read_scores(self, step: int) -> pa.Table:
         """Return the scores of a complete step; raise ConfigError if the file is damaged or missing."""
-        file = self.find_step(step) / SCORES_FILE
+        file = self.get_step_folder(step) / SCORES_FILE
         with convert_read_errors(file, "scores"):
             try:
                 return pq.read_table(pa.BufferReader(file.read()))
@@ -123,14 +124,14 @@ class StepFolder:
         """Write a step's scores; raise ConfigError if another process has written them."""
         sink = pa.BufferOutputStream()
         pq.write_table(scores, sink, compression="zstd")
-        self._known.add(name_step(step))  # even if writing fails, because that may leave an empty folder
-        if not (self.find_step(step) / SCORES_FILE).create(sink.getvalue().to_pybytes()):
-            self._known.remove(name_step(step))
+        self._known.add(format_step_name(step))  # even if writing fails, because that may leave an empty folder
+        if not (self.get_step_folder(step) / SCORES_FILE).create(sink.getvalue().to_pybytes()):
+            self._known.remove(format_step_name(step))
             raise self._make_shared_folder_error(step)
 
     def write_result(self, result: StepResult, worst: Sequence[WorstImage]) -> None:
         """Write a step's worst images, and then its result, which marks the step as complete."""
-        folder = self.find_step(result.step)
+        folder = self.get_step_folder(result.step)
         for image in worst:
             (folder / image.path).write(image.encoded)
         content = {"step": result.step, "metrics": [metric.to_json() for metric in result.metrics]}
@@ -141,7 +142,9 @@ class StepFolder:
     ) -> None:
         """Write the page with all steps, and the worst images of one of them."""
         template = make_template_environment(TEMPLATES_FOLDER).get_template("training_loop.html.j2")
-        page = template.render(title=title, results=results, shown=shown, worst=worst, folder=name_step(shown.step))
+        page = template.render(
+            title=title, results=results, shown=shown, worst=worst, folder=format_step_name(shown.step)
+        )
         (self.place / REPORT_FILE).write(page.encode())
 
 

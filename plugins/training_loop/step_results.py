@@ -21,7 +21,7 @@ significant.
 
 
 class StepComparison(NamedTuple):
-    """Comparison of a step with an earlier step by one metric, on the prompts that have scores at both steps."""
+    """Comparison of a step with an earlier step under one metric, for the prompts that have scores at both steps."""
 
     step: int
     """The earlier step."""
@@ -43,7 +43,7 @@ class StepComparison(NamedTuple):
 
 
 class MetricResult(NamedTuple):
-    """A step's mean score by one metric, and its comparisons with earlier steps."""
+    """A step's mean score under one metric, and its comparisons with earlier steps."""
 
     metric: str
     mean: float | None
@@ -64,7 +64,7 @@ class MetricResult(NamedTuple):
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Self:
-        """Parse a result from its JSON values; raise TypeError or KeyError if they are not a result."""
+        """Parse a result from its JSON values; raise TypeError or KeyError if fields are missing or unknown."""
         compared = {name: values[name] and StepComparison(**values[name]) for name in ("previous", "best")}
         return cls(**{**values, **compared})
 
@@ -99,7 +99,7 @@ class StepResult:
         return "\n".join(f"step {self.step}: {result}" for result in self.metrics)
 
 
-def name_step(step: int) -> str:
+def format_step_name(step: int) -> str:
     """Return the name of a step's folder. Comparisons use the same name for the step's generator."""
     return f"{step:08d}"
 
@@ -149,11 +149,11 @@ def summarize_step(
 
 
 def _compare_steps(step: int, metric: str, scores: pa.Table, lower_is_better: frozenset[str]) -> dict[str, Duel]:
-    """Compare a step with each other step in the table, with the test of a run's report.
+    """Compare a step with every other step in the table, using the statistical test of a run's report.
 
-    Returns the comparisons by the name of the other step.
+    Returns the comparisons, keyed by the name of the other step.
     """
-    name = name_step(step)
+    name = format_step_name(step)
     means = read_prompt_means(RunScores([scores.select]), metric)
     if name not in means.generators:
         return {}
@@ -163,12 +163,12 @@ def _compare_steps(step: int, metric: str, scores: pa.Table, lower_is_better: fr
 
 
 def _make_comparison(step: int, other: int, duels: Mapping[str, Duel]) -> StepComparison:
-    duel = duels.get(name_step(other))
+    duel = duels.get(format_step_name(other))
     if duel is None:
         return StepComparison(other, "no shared scores", None, None, None, None, 0)
     verdict: Verdict = "no clear difference"
     if duel.better is not None:
-        verdict = "better" if duel.better == name_step(step) else "worse"
+        verdict = "better" if duel.better == format_step_name(step) else "worse"
     elif duel.n < compute_min_pairs(len(duels), SIGNIFICANCE_LEVEL):
         verdict = "too few prompts"
     low, high = (None if math.isnan(end) else end for end in (duel.low, duel.high))

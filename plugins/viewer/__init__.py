@@ -1,4 +1,4 @@
-"""Viewer of a store in a web browser: runs, scores, questions, images and notes."""
+"""Web viewer for a store: runs, scores, questions, images and notes."""
 
 from pathlib import Path
 

@@ -23,7 +23,7 @@ MAX_SETTINGS = 16
 
 
 class ComparisonSide(NamedTuple):
-    """One side of a comparison: a run, optionally restricted to one generator or to images with these settings."""
+    """One side of a comparison: a run, optionally restricted to one generator or to images with certain settings."""
 
     run: str = ""
     generator: str = ""
@@ -90,9 +90,9 @@ def _parse_settings(request: Request, prefix: str) -> SettingPairs:
 
 
 def add_other_metric(run: BrowsedRun, wanted: WantedRows) -> WantedRows:
-    """Return the filter; if only `against` is set, `metric` becomes the run's first other metric, if it has one.
+    """Return the filter; if only `against` is set, set `metric` to the run's first metric other than `against`.
 
-    If both are the same metric, `against` becomes empty.
+    If both are the same metric, clear `against`.
     """
     others = [name for name in run.manifest.get("metrics") or [] if name != wanted.against]
     metric = wanted.metric or (others[0] if wanted.against and others else "")
@@ -166,6 +166,6 @@ def parse_number(request: Request, name: str, default: int) -> int:
     return int(text)
 
 
-def find_first_row(request: Request, rows: int = ROWS_PER_PAGE) -> int:
+def compute_first_row(request: Request, rows: int = ROWS_PER_PAGE) -> int:
     """Return the index of the first row on the requested page."""
     return (max(parse_number(request, "page", 1), 1) - 1) * rows

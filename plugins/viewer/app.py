@@ -20,7 +20,7 @@ from plumbline.operators.metrics.table import read_lower_is_better
 from plumbline.operators.report.changes import list_differing_settings, sort_clear_first
 from plumbline.operators.report.gallery import Card, Thumbnail, make_card
 from plumbline.operators.report.marked_words import MarkedQuestion, mark_questions, shorten
-from plumbline.operators.report.rendering import FILE_POLICY, ServedPages, render_trends
+from plumbline.operators.report.rendering import FILE_POLICY, ServedPageRenderer, render_trends
 from plumbline.operators.results.summary import OVERALL, describe_part
 from plumbline.pipelines.base.storage import get_first_line
 from plumbline.pipelines.report.comparable_runs import find_obstacle
@@ -34,7 +34,7 @@ from plumbline.plugins.viewer.addresses import (
     ChosenSides,
     add_other_metric,
     check_rows,
-    find_first_row,
+    compute_first_row,
     find_settings,
     parse_choice,
     parse_number,
@@ -52,7 +52,7 @@ from plumbline.plugins.viewer.notes import (
 from plumbline.plugins.viewer.run_database import CHANGE_ORDERS, SCORE_ORDERS, Score, WantedRows
 from plumbline.plugins.viewer.sides import Comparisons
 
-SERVED_PAGES = ServedPages(Path(__file__).parent / "templates", scripts=("view.js",))
+SERVED_PAGES = ServedPageRenderer(Path(__file__).parent / "templates", scripts=("view.js",))
 PROMPTS_PER_PAGE = 10
 """Number of prompts on a page of score changes."""
 MAX_OFFERED_RUNS = 200
@@ -68,7 +68,7 @@ Elements = Sequence[Mapping[str, Any]]
 
 
 class ShownMean(NamedTuple):
-    """A generator's mean score by a metric, and its interval as a bar in percent of the metric's range."""
+    """A generator's mean score for a metric; `left`, `width` and `dot` position its bar, in % of the plotted range."""
 
     mean: float | None
     low: float
@@ -122,7 +122,7 @@ class Pages:
         words = request.query_params.get("words", "").lower().split()
         found = [run for run in all_runs if all(word in _join_searchable_text(run) for word in words)]
         benchmarks = {str(run.manifest.get("benchmark", "")) for run in all_runs if run.manifest is not None}
-        first = find_first_row(request)
+        first = compute_first_row(request)
         runs = found[first : first + ROWS_PER_PAGE]
         content: dict[str, Any] = {"runs": runs, "everything": len(all_runs), "words": " ".join(words)}
         content |= {"benchmarks": sorted(benchmarks - {""}), "first": first, "total": len(found)}
@@ -156,7 +156,7 @@ class Pages:
 
     def show_scores(self, request: Request) -> Response:
         """List the rows of a run that match the filter."""
-        run, first = self._open_run(request), find_first_row(request)
+        run, first = self._open_run(request), compute_first_row(request)
         wanted = add_other_metric(run, self._parse_rows(request))
         check_rows(run, wanted)
         found = run.rows.find(wanted, first, ROWS_PER_PAGE)
@@ -177,7 +177,7 @@ class Pages:
         manifests = {run.run_id: run.manifest for run in self.browser.list_runs() if run.manifest is not None}
         selected = filter(None, (side.run for side in choice))
         offered = sorted({*selected, *list(manifests)[:MAX_OFFERED_RUNS]}, reverse=True)
-        suggested = choice._replace(left=choice.left._replace(run=_suggest_left(choice, manifests)))
+        suggested = choice._replace(left=choice.left._replace(run=_suggest_left_run(choice, manifests)))
         content |= {"offered": offered, "known": manifests, "suggested": suggested}
         content["side_settings"] = {}
         for name, side in suggested._asdict().items():
@@ -193,7 +193,7 @@ class Pages:
 
     def _compare_sides(self, request: Request, choice: ChosenSides) -> dict[str, Any]:
         """Return the page's values: the changes from one side to the other, and images whose scores changed."""
-        sides, first = self.comparisons.open(choice), find_first_row(request, PROMPTS_PER_PAGE)
+        sides, first = self.comparisons.open(choice), compute_first_row(request, PROMPTS_PER_PAGE)
         wanted = self._parse_rows(request, CHANGE_ORDERS)
         check_rows(sides.right, wanted)
         changes = self.comparisons.find_changes(sides)
@@ -240,7 +240,7 @@ class Pages:
         content = {"score": score, "missing": missing, "at": at, "before": before, "after": after}
         content |= {"sources": self._list_sources(run, row), "notes": self.notes.read(hash_image(score))}
         content |= {"may_write": self._may_write, "longest": {"text": MAX_NOTE_CHARACTERS, "tag": MAX_TAG_CHARACTERS}}
-        shown = self._show_images(run, run.rows.read_image_scores(score))[0]
+        shown = self._make_shown_images(run, run.rows.read_image_scores(score))[0]
         return self._render("image", request, title=f"Image by {score.generator}", image=shown, **content)
 
     def show_prompt(self, request: Request) -> Response:
@@ -251,7 +251,7 @@ class Pages:
             raise NotFound(
                 f"run {run.run_id} has no row for prompt {prompt_id!r}; choose a prompt from its list of scores"
             )
-        images = self._show_images(run, scores)
+        images = self._make_shown_images(run, scores)
         questions = {
             metric: _join_questions([image.elements.get(metric, ()) for image in images])
             for metric in dict.fromkeys(metric for image in images for metric in image.elements)
@@ -269,7 +269,7 @@ class Pages:
     def show_notes(self, request: Request) -> Response:
         """List the notes on all images of the store, newest first."""
         words, tag = (request.query_params.get(name, "") for name in ("words", "tag"))
-        first = find_first_row(request)
+        first = compute_first_row(request)
         total, found = self.notes.find(words, tag, first, ROWS_PER_PAGE)
         content = {"notes": found, "total": total, "first": first, "words": words, "tag": tag}
         return self._render("notes", request, title="Notes", **content)
@@ -291,7 +291,7 @@ class Pages:
 
     def show_questions(self, request: Request) -> Response:
         """List the questions of a run."""
-        run, first, words = self._open_run(request), find_first_row(request), request.query_params.get("words", "")
+        run, first, words = self._open_run(request), compute_first_row(request), request.query_params.get("words", "")
         total, found = run.rows.find_questions(words, first, ROWS_PER_PAGE)
         content = {"questions": found, "total": total, "first": first, "words": words}
         return self._render("questions", request, title="Questions", **content)
@@ -338,7 +338,7 @@ class Pages:
         html = self.browser.store.read_text(f"runs/{run_id}/report.html")
         if html is None:
             raise NotFound(f"run {run_id} has no report; create it with plumbline report run={run_id}")
-        return _send_report(html)
+        return _make_report_response(html)
 
     def send_suite(self, request: Request) -> Response:
         """Send the page that the store contains for a suite of benchmarks."""
@@ -348,7 +348,7 @@ class Pages:
             raise NotFound(
                 f"suite {suite_id}: not found in {self.browser.store.place.url}; choose one from the list of runs"
             )
-        return _send_report(html)
+        return _make_report_response(html)
 
     def show_trends(self, request: Request) -> Response:
         """Show a benchmark's runs over time."""
@@ -356,7 +356,7 @@ class Pages:
             trends = make_trends(self.browser.store, benchmark=request.query_params.get("benchmark"))
         except ConfigError as error:
             raise NotFound(str(error)) from error
-        return _send_report(render_trends(trends.page))
+        return _make_report_response(render_trends(trends.page))
 
     def _open_run(self, request: Request) -> BrowsedRun:
         return self.browser.open(request.path_params["run"]).result()
@@ -366,8 +366,8 @@ class Pages:
         wanted = parse_rows(request, orders)
         return wanted._replace(noted=self.notes.list_images()) if request.query_params.get("notes") else wanted
 
-    def _show_images(self, run: BrowsedRun, scores: Sequence[Score]) -> list[ShownImage]:
-        """Return the images that the rows belong to, in the order of the rows."""
+    def _make_shown_images(self, run: BrowsedRun, scores: Sequence[Score]) -> list[ShownImage]:
+        """Return the images that the scores belong to, in order of appearance."""
         images: dict[tuple[str, str | None], list[Score]] = {}
         for score in scores:
             images.setdefault((score.generator, score.image_id), []).append(score)
@@ -384,13 +384,13 @@ class Pages:
         ]
 
     def _render(self, name: str, request: Request, *, title: str, **content: Any) -> Response:
-        def here(**changes: object) -> str:
+        def make_url(**changes: object) -> str:
             """Return this page's URL with some parameters changed; None removes a parameter."""
             values = {**request.query_params, **changes}
             return "?" + urlencode({key: value for key, value in values.items() if value not in (None, "")})
 
         common = {"name": name, "store": self.browser.store.place.url, "run_id": request.path_params.get("run", "")}
-        common |= {"here": here, "rows": ROWS_PER_PAGE, "title": title, "noted": self._count_notes}
+        common |= {"make_url": make_url, "rows": ROWS_PER_PAGE, "title": title, "noted": self._count_notes}
         return HTMLResponse(SERVED_PAGES.render(f"view_{name}.html.j2", common | content))
 
     def _count_notes(self, score: Score) -> int:
@@ -409,7 +409,7 @@ class Pages:
         return page
 
 
-def _send_report(html: str) -> Response:
+def _make_report_response(html: str) -> Response:
     """Send a page that may run its own script but may not open other pages or use the network."""
     return HTMLResponse(html, headers={"Content-Security-Policy": FILE_POLICY})
 
@@ -428,9 +428,9 @@ def _join_searchable_text(run: Run) -> str:
 
 
 def _join_questions(elements: Sequence[Elements]) -> list[SharedQuestion]:
-    """Return up to MAX_SHOWN_QUESTIONS questions in the order of writing, with the answer for each image.
+    """Return the questions about several images, up to MAX_SHOWN_QUESTIONS, each with its answer for every image.
 
-    An image's answer is None if its cell no longer exists.
+    The answer is None for an image whose cell no longer exists.
     """
     by_id = [{element["question_id"]: element for element in image} for image in elements]
     first = {question_id: element for image in reversed(by_id) for question_id, element in image.items()}
@@ -481,7 +481,7 @@ def _read_row(run: BrowsedRun, row: int) -> Score:
     return score
 
 
-def _suggest_left(choice: ChosenSides, manifests: Mapping[str, Mapping[str, Any]]) -> str:
+def _suggest_left_run(choice: ChosenSides, manifests: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the selected left run, or else the newest run that the right run can be compared with; empty if none."""
     right = choice.right.run or next(iter(manifests), "")
     others = (run_id for run_id in manifests if run_id != right)

@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 from plumbline.operators.base.errors import ConfigError, PlumblineError, RowError
 from plumbline.operators.base.schemas import PROMPTS
 from plumbline.operators.metrics.table import read_lower_is_better
-from plumbline.operators.report.gallery import ImageDetail, encode_sources, encode_thumbnail
+from plumbline.operators.report.gallery import ImageDetail, encode_source_thumbnails, encode_thumbnail
 from plumbline.operators.report.picked_images import ImageKey, Pick
 from plumbline.operators.results.percentile_ranks import UsualScores
-from plumbline.pipelines.report.finished_run import Originals, find_originals, read_usual_scores
+from plumbline.pipelines.report.finished_run import OriginalSources, find_originals, read_usual_scores
 from plumbline.pipelines.report.image_details import (
     Made,
     MakeImage,
     read_edit_sources,
     read_elements,
     read_scores_cells,
-    show_images,
+    render_images,
 )
 from plumbline.pipelines.store.runs import Run, ScoresCell, list_run_ids, list_runs, read_manifest
 from plumbline.pipelines.store.store import Store
@@ -58,7 +58,7 @@ class BrowsedRun(NamedTuple):
     """Metrics for which lower scores are better."""
     rows: RunRows
     cells: Sequence[ScoresCell]
-    originals: Originals | None
+    originals: OriginalSources | None
     unreadable: str
     """The reason why `originals` is None."""
     usual_scores: UsualScores
@@ -87,7 +87,7 @@ class _OpenRun:
 
 
 class StoreBrowser:
-    """Reader of a store for the viewer; it writes nothing."""
+    """Read-only access to a store for the viewer."""
 
     def __init__(self, store: Store, database: Database) -> None:
         self.store, self._database = store, database
@@ -95,11 +95,11 @@ class StoreBrowser:
         self._lock = Lock()
         self._openers = ThreadPoolExecutor(2)
         self._decoding = BoundedSemaphore(MAX_CONCURRENT_DECODES)
-        self._small = lru_cache(MAX_CACHED_SMALL_IMAGES)(partial(self._make_or_raise, encode_thumbnail))
+        self._small = lru_cache(MAX_CACHED_SMALL_IMAGES)(partial(self._make_image_or_raise, encode_thumbnail))
         large = partial(encode_thumbnail, side=LARGE_IMAGE_SIDE, max_bytes=LARGE_IMAGE_BYTES)
-        self._large = lru_cache(MAX_CACHED_LARGE_IMAGES)(partial(self._make_or_raise, large))
-        sources = partial(encode_sources, side=LARGE_IMAGE_SIDE, max_bytes=LARGE_IMAGE_BYTES)
-        self._sources = lru_cache(MAX_CACHED_LARGE_IMAGES)(partial(self._make_or_raise, sources, edited=True))
+        self._large = lru_cache(MAX_CACHED_LARGE_IMAGES)(partial(self._make_image_or_raise, large))
+        sources = partial(encode_source_thumbnails, side=LARGE_IMAGE_SIDE, max_bytes=LARGE_IMAGE_BYTES)
+        self._sources = lru_cache(MAX_CACHED_LARGE_IMAGES)(partial(self._make_image_or_raise, sources, edited=True))
 
     def check(self) -> None:
         """Raise ConfigError if the store has no run."""
@@ -153,7 +153,7 @@ class StoreBrowser:
         return BrowsedRun(run_id, manifest, lower_is_better, rows, cells, originals, unreadable, usual)
 
     def read_details(self, run: BrowsedRun, picks: Sequence[Pick]) -> Mapping[ImageKey, ImageDetail]:
-        """Return, by image, the questions, ratings and reasons that the run's cells contain for it."""
+        """Return the questions, ratings and reasons in the run's cells for the picked images, keyed by image."""
         return read_elements(picks, run.cells, self.store)
 
     def read_image(self, run_id: str, row: int, *, large: bool) -> bytes:
@@ -164,7 +164,7 @@ class StoreBrowser:
         """Return a row's source images, each as WebP or an error; raise the same errors as `read_image`."""
         return self._sources(run_id, row)
 
-    def _make_or_raise(self, make: MakeImage[Made], run_id: str, row: int, *, edited: bool = False) -> Made:
+    def _make_image_or_raise(self, make: MakeImage[Made], run_id: str, row: int, *, edited: bool = False) -> Made:
         run = self.open(run_id).result()
         score = run.rows.read_row(row)
         if score is None:
@@ -174,7 +174,7 @@ class StoreBrowser:
         with self._decoding:
             pick = make_pick([score])
             edits = read_edit_sources([pick.prompt_id], run.originals) if edited else {}
-            (result,) = show_images([pick], run.cells, run.originals, make, edits).values()
+            (result,) = render_images([pick], run.cells, run.originals, make, edits).values()
         if isinstance(result, RowError):
             raise ImageUnavailable(result.message)
         return result

@@ -19,7 +19,7 @@ from pydantic.dataclasses import dataclass as checked
 from plumbline.operators.base.errors import ConfigError, PlumblineError
 from plumbline.pipelines.store.runs import N_READERS
 from plumbline.pipelines.store.store import Store
-from plumbline.pipelines.web.page_input import BadName, clean_name, describe_mistake
+from plumbline.pipelines.web.page_input import BadNameError, clean_name, describe_mistake
 from plumbline.plugins.viewer.run_database import NamedImage, Score
 
 NOTES_FOLDER = "notes"
@@ -85,7 +85,7 @@ def parse_note(body: bytes) -> SentNote:
         return SentNote(author=clean_name(sent.author, "author"), text=sent.text, tag=sent.tag)
     except ValidationError as error:
         raise BadNote(describe_mistake(error)) from error
-    except BadName as error:
+    except BadNameError as error:
         raise BadNote(str(error)) from error
 
 
@@ -133,7 +133,7 @@ class Notes:
         return self._read_notes(self._by_image.get(image, ())[::-1])
 
     def find(self, words: str, tag: str, first: int, limit: int) -> tuple[int, list[StoredNote]]:
-        """Return the number of notes that contain all words and the tag, and a page of these notes, newest first.
+        """Return the number of notes with all these words and the tag, and a page of these notes, newest first.
 
         Only the newest MAX_CACHED_NOTES notes are searched for words or a tag.
         """

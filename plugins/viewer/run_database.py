@@ -33,7 +33,7 @@ from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.pipelines.store.runs import N_READERS
 from plumbline.pipelines.store.store import Store, get_draft_path
 
-SCORES_COLUMNS = (
+SCORES_TABLE_DEFINITION = (
     "row BIGINT, image_id VARCHAR, prompt_id VARCHAR, generator VARCHAR, metric VARCHAR, score DOUBLE, "
     "truncated BOOLEAN, kind VARCHAR, message VARCHAR, settings VARCHAR"
 )
@@ -77,7 +77,7 @@ NamedImage = tuple[str, str, str]
 
 
 class WantedRows(NamedTuple):
-    """A filter for scores, and their sort order."""
+    """Filter and sort order for scores."""
 
     generator: str = ""
     metric: str = ""
@@ -119,7 +119,7 @@ class Score(NamedTuple):
     other_rank: float | None = None
 
     @property
-    def settings_in_words(self) -> str:
+    def settings_text(self) -> str:
         """The settings as text, such as `cfg 7.5, steps 20`."""
         return ", ".join(
             setting.replace("=", " ", 1) for setting in (self.settings or "").split(SETTING_SEPARATOR) if setting
@@ -127,7 +127,7 @@ class Score(NamedTuple):
 
 
 class ScoreChange(NamedTuple):
-    """A prompt's mean scores on the two sides, by one metric."""
+    """A prompt's mean score on each side, by one metric."""
 
     prompt_id: str
     left_generator: str
@@ -158,7 +158,7 @@ class Database:
     """A DuckDB database with the tables of all opened runs."""
 
     def __init__(self, folder: Path, memory: int) -> None:
-        """Create the database in an empty folder, with at most `memory` megabytes in memory."""
+        """Create the database in an empty folder; it uses at most `memory` megabytes of memory."""
         try:
             import duckdb
         except ImportError as error:
@@ -253,7 +253,7 @@ class RunRows:
         parts = store.files(f"runs/{run_id}/scores.parquet")
         read = partial(store.read_file, columns=SCORE_COLUMNS, encoded=SHARED_COLUMNS)
         with database.transaction() as fill:
-            fill(f"CREATE TABLE {self._scores} ({SCORES_COLUMNS})")
+            fill(f"CREATE TABLE {self._scores} ({SCORES_TABLE_DEFINITION})")
             first = 0
             for table in _read_ahead(parts, read):
                 numbered = table.append_column("row", pa.array(np.arange(first, first + len(table))))
@@ -268,23 +268,25 @@ class RunRows:
     def count(self, wanted: WantedRows) -> int:
         """Return the number of scores that match the filter."""
         if wanted.against:
-            return self._sort_by_two(wanted).total
+            return self._sort_by_both_metrics(wanted).total
         where, values = self._make_condition(wanted)
         return int(self._database.select(f"SELECT count(*) FROM {self._scores} WHERE {where}", values)[0][0])
 
     def find(self, wanted: WantedRows, first: int, limit: int) -> list[Score]:
         """Return up to `limit` matching scores in sort order, starting at the index `first`."""
         if wanted.against:
-            page = f"SELECT * FROM {self._sort_by_two(wanted).table} WHERE place >= ? AND place < ?"
+            page = f"SELECT * FROM {self._sort_by_both_metrics(wanted).table} WHERE place >= ? AND place < ?"
             found = f"SELECT * FROM {self._scores} JOIN ({page}) USING (row)"
-            return self._add_texts(found, [first, first + limit], "place", ", f.rank, f.other, f.other_rank")
+            return self._select_scores_with_texts(
+                found, [first, first + limit], "place", ", f.rank, f.other, f.other_rank"
+            )
         where, values = self._make_condition(wanted)
         order = SCORE_ORDERS[wanted.sort]
         found = f"SELECT * FROM {self._scores} WHERE {where} ORDER BY {order} LIMIT ? OFFSET ?"
-        return self._add_texts(found, [*values, limit, first], order)
+        return self._select_scores_with_texts(found, [*values, limit, first], order)
 
-    def _sort_by_two(self, wanted: WantedRows) -> SortedRows:
-        """Return the matching scores of images that the metric `against` scored too, in sorted order."""
+    def _sort_by_both_metrics(self, wanted: WantedRows) -> SortedRows:
+        """Return the matching scores of images that the metric `against` has also scored, in sorted order."""
         self._rank_scores()
         where, values = self._make_condition(wanted)
         image = "o.generator = r.generator AND o.image_id = r.image_id AND o.prompt_id = r.prompt_id"
@@ -317,19 +319,21 @@ class RunRows:
 
     def read_row(self, row: int) -> Score | None:
         """Return the row with this number, or None if the run has fewer rows."""
-        return next(iter(self._add_texts(f"SELECT * FROM {self._scores} WHERE row = ?", [row], "row")), None)
+        return next(
+            iter(self._select_scores_with_texts(f"SELECT * FROM {self._scores} WHERE row = ?", [row], "row")), None
+        )
 
     def read_image_scores(self, score: Score) -> list[Score]:
-        """Return all metrics' scores of a row's image, with their ranks."""
+        """Return the scores of a row's image by all metrics, with their ranks."""
         same = "generator = ? AND image_id IS NOT DISTINCT FROM ? AND prompt_id IS NOT DISTINCT FROM ?"
         return self._find_ranked_scores(same, [score.generator, score.image_id, score.prompt_id])
 
     def read_prompt_scores(self, prompt_id: str, limit: int) -> list[Score]:
-        """Return all metrics' scores of a prompt's images, with their ranks."""
+        """Return up to `limit` scores of a prompt's images by all metrics, with their ranks."""
         return self._find_ranked_scores("prompt_id = ?", [prompt_id], limit)
 
     def count_settings(self, wanted: WantedRows) -> dict[str, SettingCounts]:
-        """Return the generation settings (without seeds) of the matching rows, by generator."""
+        """Return the number of matching rows for each generation setting (without seeds), by generator."""
         where, values = self._make_condition(wanted)
         split = f"SELECT generator, unnest(string_split(settings, ?)) AS setting FROM {self._scores} WHERE {where}"
         counted = (
@@ -344,8 +348,8 @@ class RunRows:
             settings[generator] = add_settings(settings.get(generator, {}), {name: {value: rows}})
         return settings
 
-    def read_compared(self, wanted: WantedRows, name: str = "") -> RunScores:
-        """Return the matching scores, to be read part by part; a non-empty `name` replaces the generator's name."""
+    def select_scores(self, wanted: WantedRows, name: str = "") -> RunScores:
+        """Return the matching scores, which are read in parts; a non-empty `name` replaces the generator's name."""
         where, values = self._make_condition(wanted)
         parts = f"SELECT DISTINCT row // {ROWS_PER_PART} AS part FROM {self._scores} WHERE {where} ORDER BY part"
         numbers = [int(number) for (number,) in self._database.select(parts, values)]
@@ -405,7 +409,7 @@ class RunRows:
         """
         where, values = self._make_condition(wanted._replace(kind="", noted=None))
         kind = {"": "false", "any": "kind IS NOT NULL"}.get(wanted.kind, "kind = ?")
-        noted, images = ("true", []) if wanted.noted is None else _match_images(wanted.noted)
+        noted, images = ("true", []) if wanted.noted is None else _make_images_condition(wanted.noted)
         statement = (
             f"SELECT prompt_id, generator, avg(score) AS mean, coalesce(bool_or({kind}), false) AS failed, "
             f"bool_or({noted}) AS has_note "
@@ -418,7 +422,7 @@ class RunRows:
         where, values = self._make_condition(wanted)
         condition = f"{where} AND list_contains(?, generator) AND list_contains(?, prompt_id)"
         found = f"SELECT * FROM {self._scores} WHERE {condition} ORDER BY row LIMIT {MAX_ROWS_OF_PAGE}"
-        return self._add_texts(found, [*values, [*generators], [*prompt_ids]], "row")
+        return self._select_scores_with_texts(found, [*values, [*generators], [*prompt_ids]], "row")
 
     def find_prompt_ids(self, hashes: Hashes) -> list[str]:
         """Return the ids of the scored prompts that have these hashes."""
@@ -437,7 +441,7 @@ class RunRows:
         The first call reads the question cells; raises StoreError if one of them is damaged or missing.
         """
         self._read_questions()
-        condition, values = _match_words("q.text", words)
+        condition, values = _make_words_condition("q.text", words)
         found = f"{self._questions} q WHERE {condition}"
         total = int(self._database.select(f"SELECT count(*) FROM {found}", values)[0][0])
         columns = ", ".join(f"f.{name}" for name in QUESTION_COLUMNS)
@@ -468,7 +472,7 @@ class RunRows:
             self._has_questions = True
 
     def _make_condition(self, wanted: WantedRows) -> tuple[str, list[object]]:
-        """Return an SQL condition, and its values, that selects the rows that match the filter."""
+        """Return an SQL condition that selects the rows matching the filter, and the condition's values."""
         prompt = f"prompt_id IN (SELECT prompt_id FROM {self._prompts} WHERE"
         conditions: list[str] = []
         values: list[object] = []
@@ -488,18 +492,20 @@ class RunRows:
             add("score <= ?", wanted.high)
         if wanted.skill:
             add(f"{prompt} list_contains(skills, ?))", wanted.skill)
-        condition, words = _match_words("text", wanted.words)
+        condition, words = _make_words_condition("text", wanted.words)
         if words:
             word_id = wanted.words.strip()
             add(f"({prompt} {condition}) OR prompt_id = ? OR image_id = ?)", *words, word_id, word_id)
         if wanted.noted is not None:
-            condition, images = _match_images(wanted.noted)
+            condition, images = _make_images_condition(wanted.noted)
             add(condition, *images)
         for name, value in wanted.settings:
             add("contains(settings, ?)", f"{SETTING_SEPARATOR}{name}={value}{SETTING_SEPARATOR}")
         return " AND ".join(conditions) or "true", values
 
-    def _add_texts(self, statement: str, values: Sequence[object], order: str, ranks: str = "") -> list[Score]:
+    def _select_scores_with_texts(
+        self, statement: str, values: Sequence[object], order: str, ranks: str = ""
+    ) -> list[Score]:
         """Return the selected scores, with the texts of their prompts."""
         columns = ", ".join(f"f.{name}" for name in Score._fields[: Score._fields.index("text")])
         joined = f"SELECT {columns}, p.text{ranks} FROM ({statement}) f LEFT JOIN {self._prompts} p USING (prompt_id)"
@@ -507,7 +513,7 @@ class RunRows:
 
     def _find_ranked_scores(self, condition: str, values: Sequence[object], limit: int = 1000) -> list[Score]:
         """Return up to `limit` scores that match the condition, with their percentile ranks within the metric."""
-        found = self._add_texts(
+        found = self._select_scores_with_texts(
             f"SELECT * FROM {self._scores} WHERE {condition} ORDER BY row LIMIT {limit:d}", values, "row"
         )
         counts = "count_if(o.score < m.score), count_if(o.score = m.score), count_if(o.score > m.score)"
@@ -524,16 +530,16 @@ class RunRows:
         return [score._replace(rank=ranks.get(score.row)) for score in found]
 
 
-def _match_images(images: Sequence[NamedImage]) -> tuple[str, list[object]]:
-    """Return an SQL condition, and its values, that selects the rows of any of these images."""
+def _make_images_condition(images: Sequence[NamedImage]) -> tuple[str, list[object]]:
+    """Return an SQL condition that selects the rows of any of these images, and the condition's values."""
     values: list[object] = [tuple(image[column] for image in images) for column in range(3)]
     return "(generator, image_id, prompt_id) IN (SELECT unnest(?), unnest(?), unnest(?))", values
 
 
-def _match_words(column: str, words: str) -> tuple[str, list[object]]:
-    """Return an SQL condition, and its values, that selects texts containing all words, ignoring case.
+def _make_words_condition(column: str, words: str) -> tuple[str, list[object]]:
+    """Return an SQL condition that selects texts containing all words, ignoring case, and the condition's values.
 
-    Only the first MAX_SEARCH_WORDS words count. Without words, the condition selects all texts.
+    Only the first MAX_SEARCH_WORDS words count. If there are no words, the condition selects all texts.
     """
     values: list[object] = [*words.split()[:MAX_SEARCH_WORDS]]
     return " AND ".join([f"contains(lower({column}), lower(?))"] * len(values)) or "true", values
@@ -558,7 +564,7 @@ def _join_settings(part: pa.Table) -> pa.Table:
 
 
 def _read_ahead(paths: Sequence[str], read: Callable[[str], Any]) -> Iterator[Any]:
-    """Yield the content of each path in order, reading a few paths at the same time."""
+    """Yield what `read` returns for each path, in order; read a few files at the same time."""
     with ThreadPoolExecutor(N_READERS) as pool:
         for first in range(0, len(paths), N_READERS):
             yield from pool.map(read, paths[first : first + N_READERS])

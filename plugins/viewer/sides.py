@@ -16,7 +16,7 @@ from plumbline.operators.results.run_scores import PromptTexts
 from plumbline.operators.results.summary import Skills
 from plumbline.pipelines.report.comparable_runs import find_obstacle, read_bridges
 from plumbline.pipelines.sources.sources import collect_skills
-from plumbline.pipelines.store.run_scores import read_prompt_texts
+from plumbline.pipelines.store.run_scores import read_text_hashes
 from plumbline.plugins.viewer.addresses import ChosenSides, ComparisonSide, check_name, check_settings
 from plumbline.plugins.viewer.browser import BrowsedRun, NotFound, StoreBrowser, make_pick
 from plumbline.plugins.viewer.run_database import Score, ScoreChange, WantedRows
@@ -45,12 +45,12 @@ class OpenSides(NamedTuple):
     """Reason why a difference may not be due to the generators; empty if no reason is known."""
 
     def find_bridge(self, metric: str) -> Bridge | None:
-        """Return the bridge that maps a metric's left scores to the right side's scale; None if none joins them."""
+        """Return the bridge that maps a metric's left scores to the right side's scale; None if there is none."""
         bridge = self.between.get(metric)
         return bridge if bridge is not None and bridge.joins else None
 
     @property
-    def unbridged(self) -> list[str]:
+    def unbridged_metrics(self) -> list[str]:
         """Metrics whose versions differ and that have no bridge."""
         return [metric for metric, bridge in self.between.items() if bridge is None]
 
@@ -125,15 +125,15 @@ class Comparisons:
         sides = self.open(choice)
         left, right = (WantedRows(generator=side.generator, settings=side.settings) for side in choice)
         return compare_runs(
-            sides.left.rows.read_compared(left, choice.right.generator).with_texts(self._read_texts(choice.left)),
-            sides.right.rows.read_compared(right, choice.right.generator).with_texts(self._read_texts(choice.right)),
+            sides.left.rows.select_scores(left, choice.right.generator).with_texts(self._read_texts(choice.left)),
+            sides.right.rows.select_scores(right, choice.right.generator).with_texts(self._read_texts(choice.right)),
             Skills(()) if sides.right.originals is None else collect_skills(sides.right.originals.prompts),
             sides.manifests,
             bridges=sides.bridges,
         )._replace(run_id=choice.left.run)
 
     def _read_texts(self, side: ComparisonSide) -> PromptTexts | None:
-        return read_prompt_texts(self._browser.store, side.run)
+        return read_text_hashes(self._browser.store, side.run)
 
     def _find_edited_prompts(self, choice: ChosenSides, opened: tuple[int, int]) -> list[str]:
         """Return the prompts whose texts differ between the two runs; `opened` serves only as part of the cache key."""
@@ -141,7 +141,7 @@ class Comparisons:
         if left is None or right is None:
             return []
         prompts = np.intersect1d(left.prompts, right.prompts, assume_unique=True)
-        edited = prompts[left.find_edited(right, prompts)]
+        edited = prompts[left.find_edited_prompts(right, prompts)]
         return self.open(choice).left.rows.find_prompt_ids(edited) if len(edited) else []
 
     def find_prompt_changes(
@@ -157,22 +157,22 @@ class Comparisons:
         filters = (left._replace(skill="", words=""), right)
         edited = self._cached_edited(sides.choice, (sides.left.rows.number, sides.right.rows.number))
         total, moves = sides.left.rows.find_prompt_changes(sides.right.rows, filters, line, edited, first, limit)
-        lefts = self._show_images(sides.left, left, [(move.left_generator, move.prompt_id) for move in moves])
-        rights = self._show_images(sides.right, right, [(move.right_generator, move.prompt_id) for move in moves])
+        lefts = self._pick_images(sides.left, left, [(move.left_generator, move.prompt_id) for move in moves])
+        rights = self._pick_images(sides.right, right, [(move.right_generator, move.prompt_id) for move in moves])
         rows = zip(moves, lefts, rights, strict=True)
-        return total, [_show_change(*row, wanted.metric, has_bridge=bridge is not None) for row in rows]
+        return total, [_make_shown_change(*row, wanted.metric, has_bridge=bridge is not None) for row in rows]
 
-    def _show_images(
+    def _pick_images(
         self, run: BrowsedRun, wanted: WantedRows, pairs: Sequence[tuple[str, str]]
     ) -> list[tuple[ShownSide, ImageDetail]]:
-        """Return, for each generator and prompt, the image whose score is closest to the mean, with its details.
+        """Return the image closest to the mean score for each generator and prompt, with its details.
 
         If no image has a score, the first image is returned.
         """
         rows = WantedRows(metric=wanted.metric, settings=wanted.settings)
         scores = run.rows.find_scores(rows, [generator for generator, _ in pairs], [prompt for _, prompt in pairs])
         sides = [
-            _choose_typical(run.run_id, [score for score in scores if (score.generator, score.prompt_id) == pair])
+            _choose_typical_score(run.run_id, [score for score in scores if (score.generator, score.prompt_id) == pair])
             for pair in pairs
         ]
         picks = [make_pick([side.score]) for side in sides]
@@ -202,7 +202,7 @@ def _reduce_manifest(run: BrowsedRun, side: ComparisonSide, choice: ChosenSides)
     return {**run.manifest, "generators": [name], SETTINGS_COLUMN: {name: settings.get(side.generator, {})}}
 
 
-def _choose_typical(run_id: str, scores: Sequence[Score]) -> ShownSide:
+def _choose_typical_score(run_id: str, scores: Sequence[Score]) -> ShownSide:
     scored = [(score, score.score) for score in scores if score.score is not None]
     mean = sum(value for _, value in scored) / len(scored) if scored else None
     nearest = min(scored, key=lambda pair: abs(pair[1] - (mean or 0.0)))[0] if scored else scores[0]
@@ -211,7 +211,7 @@ def _choose_typical(run_id: str, scores: Sequence[Score]) -> ShownSide:
     return ShownSide(run_id, nearest, mean, len(scores), alt)
 
 
-def _show_change(
+def _make_shown_change(
     move: ScoreChange,
     left: tuple[ShownSide, ImageDetail],
     right: tuple[ShownSide, ImageDetail],

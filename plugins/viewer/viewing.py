@@ -52,7 +52,7 @@ SHUTDOWN_SECONDS = 10
 """Seconds that a stopping server waits for unfinished requests."""
 
 
-def view(config: ViewConfig, ready: Callable[[str], None]) -> None:
+def serve_viewer(config: ViewConfig, ready: Callable[[str], None]) -> None:
     """Serve the pages until the process is stopped; call `ready` with the address.
 
     Raises ConfigError if the store does not exist or has no run, or if a library is missing, and OSError if the port

@@ -1,4 +1,4 @@
-"""Packs of texts that should appear in images: LongText-Bench, OneIG-Bench's text part and CVTG-2K."""
+"""Packs of texts that images should show: LongText-Bench, CVTG-2K, and text parts of OneIG-Bench and WeGenBench."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -17,12 +17,12 @@ from plumbline.pipelines.sources.question_packs.pack import (
     abbreviate,
     convert_refusal_to_error_row,
     get_label,
+    get_required_id,
+    get_required_text,
     get_texts,
     read_lines,
     read_rows,
     read_whole_file,
-    the_id,
-    the_text,
 )
 
 
@@ -48,12 +48,38 @@ def read_longtext_bench(place: Place, convention: Convention) -> PackRows:
 def _read_longtext(line: PackLine) -> PackRows:
     values = line.values
     skills = tuple(skill for name in ("category", "length") if (skill := get_label(values, name)))
-    row = PackRow(line.where, the_id(values, "prompt_id"), the_text(values, "prompt"), skills=skills)
+    row = PackRow(line.where, get_required_id(values, "prompt_id"), get_required_text(values, "prompt"), skills=skills)
     return convert_refusal_to_error_row(*row[:3], _make_longtext_rows(row, values))
 
 
 def _make_longtext_rows(row: PackRow, values: Any) -> Iterator[PackRow]:
     yield from _make_text_rows(row, get_texts(values.get("text"), "text"))
+
+
+def read_wegenbench_text(place: Place, convention: Convention) -> PackRows:
+    """Read the texts in wegenbench_text_en.jsonl or wegenbench_text_cn.jsonl.
+
+    WeGenBench's text part (Liang et al. 2026): 2,000 prompts with English or Chinese texts.
+
+    Source: WeChatCV/WeGenBench, `data/prompts` at 87c3c76. Each line is an object with `id`, `prompt`, `text` (a list),
+    `type`, `tag` (a list) and `difficulty`; a prompt's skills are its type, its tags and its difficulty. Both
+    conventions read it in the same way.
+    """
+    return read_rows(read_lines(place), _read_tagged_text)
+
+
+def _read_tagged_text(line: PackLine) -> PackRows:
+    values = line.values
+    skills = (
+        get_label(values, "type"), *get_texts(values.get("tag") or (), "tag"), get_label(values, "difficulty")
+    )  # fmt: skip
+    row = PackRow(
+        line.where,
+        get_required_id(values, "id"),
+        get_required_text(values, "prompt"),
+        skills=tuple(filter(None, skills)),
+    )
+    return convert_refusal_to_error_row(*row[:3], _make_longtext_rows(row, values))
 
 
 _TEXT_PATTERN = re.compile(r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\"""")
@@ -63,11 +89,11 @@ _TEXT_PATTERN = re.compile(r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\"""")
 def read_oneig_text(place: Place, convention: Convention) -> PackRows:
     r"""Read the texts in text_content.csv or text_content_zh.csv.
 
-    OneIG-Bench's text part (Chang et al. 2025): 200 prompts with texts, in English or Chinese.
+    The text subset of OneIG-Bench (Chang et al. 2025): 200 prompts with texts, in English or Chinese.
 
     Source: OneIG-Bench/OneIG-Benchmark, `scripts/text`. Each row has `id`, `prompt_en` or `prompt_cn`, and
     `text_content`, a list written as a Python literal. `text_score.py` compares the literal without parsing it, so that
-    a line break in it, written `\n`, counts as a letter n: `released` does the same, `fixed` reads it as a space.
+    a line break in it, written `\n`, counts as the letter n. `released` does the same, and `fixed` reads it as a space.
     Prompts are identified by `id`.
     """
     return read_rows(read_lines(place), partial(_read_oneig_text, fixed=convention == "fixed"))
@@ -75,12 +101,12 @@ def read_oneig_text(place: Place, convention: Convention) -> PackRows:
 
 def _read_oneig_text(line: PackLine, *, fixed: bool) -> PackRows:
     prompt = "prompt_cn" if "prompt_cn" in line.values else "prompt_en"
-    row = PackRow(line.where, the_id(line.values, "id"), the_text(line.values, prompt))
+    row = PackRow(line.where, get_required_id(line.values, "id"), get_required_text(line.values, prompt))
     return convert_refusal_to_error_row(*row[:3], _make_oneig_rows(row, line, fixed=fixed))
 
 
 def _make_oneig_rows(row: PackRow, line: PackLine, *, fixed: bool) -> Iterator[PackRow]:
-    written = the_text(line.values, "text_content")
+    written = get_required_text(line.values, "text_content")
     if len(written) > MAX_WRITTEN_LIST_CHARACTERS:
         raise Refused(
             "no_text",
@@ -128,8 +154,8 @@ def _read_data_list(file: Place) -> Iterator[PackLine | str]:
 
 
 def _read_cvtg(line: PackLine, *, folder: str, area: int) -> PackRows:
-    prompt_id = f"{folder}_{area}_{the_id(line.values, 'index')}"
-    row = PackRow(line.where, prompt_id, the_text(line.values, "prompt"), skills=(folder, f"{area} texts"))
+    prompt_id = f"{folder}_{area}_{get_required_id(line.values, 'index')}"
+    row = PackRow(line.where, prompt_id, get_required_text(line.values, "prompt"), skills=(folder, f"{area} texts"))
     return convert_refusal_to_error_row(
         *row[:3], _make_text_rows(row, [text for text in re.findall("'(.*?)'", row.text) if text.strip()])
     )

@@ -25,8 +25,8 @@ PACKAGED_CHECKPOINT = "PP-OCRv6_small"
 class RapidOcr:
     """Text reader that implements `ocr` with PP-OCRv6, which comes with RapidOCR and reads Latin and Chinese text.
 
-    These are PaddleOCR's models, run on ONNX. Each line of text is detected, cropped and read separately, so that
-    results do not depend on the batch.
+    These are PaddleOCR's models, run with ONNX Runtime. Each line of text is detected, cropped and read separately, so
+    that results do not depend on the batch.
     """
 
     side_by_side = False
@@ -71,7 +71,7 @@ def get_package_versions() -> dict[str, str]:
         raise ModelError(f"family rapidocr needs the package {error.name}; {format_install_remedy('ocr')}") from error
 
 
-def _list_options_in_key(config: ModelConfig, profile: VqaProfile | None) -> dict[str, Any]:
+def _list_cache_key_options(config: ModelConfig, profile: VqaProfile | None) -> dict[str, Any]:
     if config.checkpoint != PACKAGED_CHECKPOINT:
         raise ModelError(
             f"model {config.checkpoint!r}: family rapidocr only has {PACKAGED_CHECKPOINT}, which comes with its "
@@ -80,4 +80,4 @@ def _list_options_in_key(config: ModelConfig, profile: VqaProfile | None) -> dic
     return {"package": get_package_versions()["rapidocr"]}
 
 
-FAMILY = Family(config=ModelConfig, extra="ocr", loads={"ocr": RapidOcr.load}, options_in_key=_list_options_in_key)
+FAMILY = Family(config=ModelConfig, extra="ocr", loads={"ocr": RapidOcr.load}, options_in_key=_list_cache_key_options)

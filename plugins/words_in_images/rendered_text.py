@@ -36,7 +36,8 @@ from plumbline.plugins.words_in_images.text_measures import (
 
 QUOTED_TEXT_PATTERN = re.compile('"([^"]+)"|“([^“”]+)”|「([^「」]+)」|『([^『』]+)』')
 NO_TEXT_ERROR = RowError(
-    "no_text_wanted", 'the prompt quotes no words to be written in the image; put them in quotes, as in a sign "OPEN"'
+    "no_text_wanted",
+    'the prompt quotes no words to be written in the image; put them in quotes, as in: a sign that says "OPEN"',
 )
 MAX_RELATIVE_EDITS = 0.5
 """Maximum edit distance, per character of a missing word, at which a word that was read counts as its misspelling."""
@@ -59,27 +60,28 @@ class RenderedTextConfig(Metric):
     """`longtext_bench`: fraction of expected words (for Chinese text, characters) that were read; `cvtg_2k`: fraction
     of words that were read anywhere; `cvtg_2k_ned`: mean similarity of each word to the nearest word that was read;
     `oneig`: OneIG's text score for a single image; `flow_grpo`: flow_grpo's OCR reward; `edit_similarity`,
-    `substring_match`, `exact_match` and `counter_iou`: UniRL's measures.
+    `substring_match`, `exact_match` and `counter_iou`: UniRL's measures; `wegenbench_edit_similarity`,
+    `wegenbench_sentence_accuracy` and `wegenbench_character_f1`: WeGenBench's measures of OCR.
     """
     scored_from: ClassVar[tuple[str, ...]] = ("modules", "questions")
 
-    def question_options(self) -> dict[str, Any]:
+    def list_question_options(self) -> dict[str, Any]:
         """Return all options that determine which words are expected."""
         return {"quotes": QUOTED_TEXT_PATTERN.pattern}
 
-    def query_options(self) -> dict[str, Any]:
-        """Return no options: only the reader model determines the text."""
+    def list_query_options(self) -> dict[str, Any]:
+        """Return an empty mapping, because only the reader model determines the text."""
         return {}
 
-    def answer_options(self) -> dict[str, Any]:
+    def list_answer_options(self) -> dict[str, Any]:
         """Return all options that determine how the reader model is prompted."""
         return {"kind": self.kind}
 
-    def score_options(self) -> dict[str, Any]:
+    def list_score_options(self) -> dict[str, Any]:
         return {"measure": self.measure}
 
     def estimate_calls(self, words: float) -> CallEstimate:
-        """Estimate one call of the reader per image, and no call of a writer."""
+        """Return an estimate of one reader call per image and no writer calls."""
         return CallEstimate(0, 1)
 
     def make_questions(self, prompt: str, texts: Sequence[str]) -> list[WrittenQuestion] | RowError:
@@ -99,12 +101,12 @@ class RenderedTextConfig(Metric):
             return RowError("unknown_script", message)
         return [make_text_question(place, text, *span) for place, (text, span) in enumerate(wanted)] or NO_TEXT_ERROR
 
-    def vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
+    def make_vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
         """Return the question unchanged: the reader model is asked for all text in the image."""
         return VqaPrompt(text, tuple(choices), free=True)
 
-    def image_queries(self, text: str) -> tuple[ImageQuery, ...]:
-        """Return a single call of the reader model, which reads all text in the image."""
+    def list_image_queries(self, text: str) -> tuple[ImageQuery, ...]:
+        """Return one query to the reader model, which reads all text in the image."""
         return (ImageQuery("reader", ""),)
 
     def score(self, evidence: Evidence) -> Scored:
@@ -137,7 +139,7 @@ def _locate_texts(prompt: str, texts: Sequence[str]) -> list[tuple[str, Optional
 
 
 def _is_comparable(text: str) -> bool:
-    """Return True if all letters are Latin or Chinese, and the measures compare at least one of the characters."""
+    """Return True if all letters are Latin or Chinese, and the text has a character that the measures compare."""
     names = (unicodedata.name(letter, "") for letter in text if letter.isalpha())
     return re.search(f"[{COMPARED_CHARACTERS}]", text) is not None and all(
         name.startswith(("LATIN", "CJK")) for name in names
@@ -173,7 +175,7 @@ def make_word_elements(questions: Sequence[WrittenQuestion], read: str) -> tuple
             given[place] = word.text
             left[word.text] -= 1
     for place, word in enumerate(wanted):
-        near = None if place in given else _find_nearest(word.text, +left)
+        near = None if place in given else _find_nearest_word(word.text, +left)
         if near is not None:
             given[place] = near
             left[near] -= 1
@@ -188,7 +190,7 @@ def _split_expected_words(question: WrittenQuestion, chinese: bool) -> list[Want
     return [WantedWord(question, word, *piece.span()) for word, piece in words if word]
 
 
-def _find_nearest(word: str, left: Mapping[str, int]) -> str | None:
+def _find_nearest_word(word: str, left: Mapping[str, int]) -> str | None:
     distances = {other: compute_edit_distance(word, other) for other in left}
     near = min(distances, key=lambda other: distances[other], default=None)
     return near if near is not None and distances[near] <= MAX_RELATIVE_EDITS * len(word) else None

@@ -2,9 +2,9 @@
 
 import difflib
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import permutations
 from typing import Literal
 
 TextMeasure = Literal[
@@ -17,6 +17,9 @@ TextMeasure = Literal[
     "substring_match",
     "exact_match",
     "counter_iou",
+    "wegenbench_edit_similarity",
+    "wegenbench_sentence_accuracy",
+    "wegenbench_character_f1",
 ]
 
 COMPARED_CHARACTERS = "\u4e00-\u9fa5a-zA-Z0-9àâäéèêëîïôöùûüçÀÂÄÉÈÊËÎÏÔÖÙÛÜÇ"
@@ -30,10 +33,11 @@ def compare_texts(wanted: Sequence[str], read: str) -> dict[str, float]:
 
     LongText-Bench: X-Omni-Team/X-Omni, textbench/summary_scores.py at 2b8237b. CVTG-2K: TextCrafter's
     unified_metrics_eval.py, as included in zlab-princeton/i1, benchmark_eval/cvtg-2k at b58a62f. OneIG:
-    OneIG-Bench/OneIG-Benchmark, scripts/text/text_score.py and text_utils.py at 41b4983; the release's own table
-    applies the formula to the means of its three inputs over all images. flow_grpo:
-    yifan123/flow_grpo, flow_grpo/ocr.py at ac4c86e. UniRL: Tencent-Hunyuan/UniRL, unirl/reward/local/ocr.py at 0aa39a8.
-    The rewards of flow_grpo and UniRL use only the first text.
+    OneIG-Bench/OneIG-Benchmark, scripts/text/text_score.py and text_utils.py at 41b4983. OneIG's table
+    computes the score once, from the means of its three inputs over all images; `oneig` is the score of one image.
+    flow_grpo: yifan123/flow_grpo, flow_grpo/ocr.py at ac4c86e. UniRL: Tencent-Hunyuan/UniRL,
+    unirl/reward/local/ocr.py at 0aa39a8. The rewards of flow_grpo and UniRL use only the first text. WeGenBench:
+    WeChatCV/WeGenBench, evaluation/Text/scoring/score_text.py at 87c3c76 (edit_sim, sen_acc and ocr_char_F1).
     """
     text = " ".join(wanted)
     chinese = is_chinese(text)
@@ -43,6 +47,7 @@ def compare_texts(wanted: Sequence[str], read: str) -> dict[str, float]:
         **_compute_oneig(text, read),
         "flow_grpo": _compute_flow_grpo(wanted[0], read),
         **_compute_unirl(wanted[0], read),
+        **_compute_wegenbench(wanted, read),
     }
 
 
@@ -60,7 +65,8 @@ def count_words(wanted: Sequence[str], measure: TextMeasure) -> int:
 def _compute_cvtg_2k(wanted: Sequence[str], read: str) -> dict[str, float]:
     """Return CVTG-2K's measures by name: the fraction of words that were read, and the words' similarity.
 
-    A word may be read anywhere. Its similarity is that of the most similar word that was read; the mean is over words.
+    The order of words does not matter. Each word is compared with the most similar word that was read, and the
+    similarities are averaged.
     """
     words, others = _split_cvtg_words(wanted), read.lower().split() or [""]
     nearest = [difflib.get_close_matches(word, others, n=1, cutoff=0)[0] for word in words]
@@ -108,6 +114,55 @@ def _compute_similarity(wanted: str, read: str) -> float:
     return 1 - distance / len(wanted)
 
 
+MAX_PERMUTED_LINES = 5
+"""Maximum number of lines that WeGenBench compares in every order."""
+
+
+def _compute_wegenbench(wanted: Sequence[str], read: str) -> dict[str, float]:
+    """Return WeGenBench's measures by name.
+
+    They are the similarity of all texts and all lines by edit distance, in the best order of the lines; the fraction of
+    texts that were read as a line of their own, without case; and the F1 of the characters, in any order.
+    """
+    texts, lines = (
+        [joined for segment in segments if (joined := "".join(segment.split()))]
+        for segments in (wanted, read.split("\n"))
+    )
+    text, line = "".join(texts), "".join(lines)
+    both = (Counter(text) & Counter(line)).total()
+    return {
+        "wegenbench_edit_similarity": max(_compute_ratio(text, "".join(order)) for order in _list_orders(text, lines)),
+        "wegenbench_sentence_accuracy": _count_exact_lines(texts, lines) / len(texts),
+        "wegenbench_character_f1": 2 * both / (len(text) + len(line)),
+    }
+
+
+def _list_orders(text: str, lines: list[str]) -> list[Sequence[str]]:
+    """Return the orders of lines to compare: all orders of a few lines; otherwise the given order and a sorted one.
+
+    Lines are sorted by the first position in the text at which the most of their characters are equal.
+    """
+    if len(lines) <= MAX_PERMUTED_LINES:
+        return list(permutations(lines))
+    matches = {line: [sum(map(str.__eq__, text[place:], line)) for place in range(len(text))] for line in lines}
+    return [lines, sorted(lines, key=lambda line: matches[line].index(max(matches[line])))]
+
+
+def _compute_ratio(first: str, second: str) -> float:
+    return 1 - compute_edit_distance(first, second) / max(len(first), len(second))
+
+
+def _count_exact_lines(texts: Sequence[str], lines: Sequence[str]) -> int:
+    """Return the number of texts that equal their line, after each text was assigned the most similar line."""
+    if not lines:
+        return 0
+    texts, lines = ([segment.lower() for segment in segments] for segments in (texts, lines))
+    from scipy.optimize import linear_sum_assignment  # imported here because every command imports this module
+
+    costs = [[1 - _compute_ratio(text, line) for line in lines] for text in texts]
+    return sum(texts[row] == lines[column] for row, column in zip(*linear_sum_assignment(costs), strict=True))
+
+
 def is_chinese(text: str) -> bool:
     """Return True if the text contains Chinese; it is then compared character by character, as in OneIG."""
     return re.search("[\u4e00-\u9fff]", text) is not None
@@ -138,11 +193,22 @@ def _compute_share(wanted: str, read: str) -> float:
 
 
 def compute_edit_distance(first: str, second: str) -> int:
-    """Return the minimum number of insertions, deletions and replacements of characters (Levenshtein 1966)."""
-    above = list(range(len(second) + 1))
-    for row, letter in enumerate(first, 1):
-        line = [row]
-        for (diagonal, up), other in zip(pairwise(above), second, strict=True):
-            line.append(min(up + 1, line[-1] + 1, diagonal + (letter != other)))
-        above = line
-    return above[-1]
+    """Return the minimum number of insertions, deletions and replacements of characters (Levenshtein 1966).
+
+    The differences between neighbouring cells of the table of distances are kept as bits (Myers 1999; Hyyrö 2003).
+    """
+    if not first:
+        return len(second)
+    places: dict[str, int] = defaultdict(int)
+    for place, letter in enumerate(first):
+        places[letter] |= 1 << place
+    full, last = (1 << len(first)) - 1, 1 << (len(first) - 1)
+    rising, falling, distance = full, 0, len(first)
+    for letter in second:
+        same = places.get(letter, 0)
+        diagonal = (((same & rising) + rising) ^ rising) | same | falling
+        more, fewer = falling | (full & ~(diagonal | rising)), diagonal & rising
+        distance += bool(more & last) - bool(fewer & last)
+        more, fewer = (more << 1 | 1) & full, (fewer << 1) & full
+        rising, falling = fewer | (full & ~(diagonal | more)), more & diagonal
+    return distance

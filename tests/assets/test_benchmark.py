@@ -52,7 +52,7 @@ def test_requirements_form_a_graph_with_parents_first() -> None:
             seen.add(node.requirement_id)
 
 
-def test_committed_tables_equal_the_codes_output(benchmark: Benchmark) -> None:
+def test_committed_tables_equal_the_output_of_the_code(benchmark: Benchmark) -> None:
     tables = make_benchmark_tables(benchmark)
     assert {str(path.relative_to(SHAPES_FOLDER)) for path in SHAPES_FOLDER.rglob("*.parquet")} == tables.keys()
     for name, table in tables.items():
@@ -77,7 +77,7 @@ def test_generators_break_requirements_as_often_as_their_profiles_say(benchmark:
             outcomes = [
                 node.requirement_id in broken
                 for depiction in benchmark.depictions[generator.name]
-                for broken in [set(depiction.broken)]
+                for broken in [set(depiction.broken_requirements)]
                 for node in depiction.prompt.requirements
                 if node.claim.kind == kind and not broken & set(node.parents)
             ]
@@ -126,5 +126,5 @@ def test_an_entity_is_drawn_in_its_own_cell() -> None:
             assert changed.any() and not outside.any()
 
 
-def test_content_ids_depend_on_where_the_parts_end() -> None:
+def test_content_ids_depend_on_the_boundaries_between_parts() -> None:
     assert make_content_id(b"ab", b"c") != make_content_id(b"a", b"bc")

@@ -9,10 +9,10 @@ from plumbline.assets.making.claims import (
     Claim,
     CountClaim,
     Description,
-    EveryClaim,
     ExistenceClaim,
     OutnumberingClaim,
     RelationClaim,
+    UniversalityClaim,
 )
 from plumbline.assets.making.scenes import Entity, Scene
 
@@ -60,10 +60,10 @@ HEART = Description(shape="heart")
         (AbsenceClaim(HEART), True),
         (AbsenceClaim(Description(shape="square", colour="red")), True),
         (AbsenceClaim(SQUARE), False),
-        (EveryClaim(CIRCLE, "colour", "red"), True),
-        (EveryClaim(CIRCLE, "size", "small"), False),
-        (EveryClaim(CIRCLE, "part", "dot"), False),
-        (EveryClaim(HEART, "colour", "red"), False),
+        (UniversalityClaim(CIRCLE, "colour", "red"), True),
+        (UniversalityClaim(CIRCLE, "size", "small"), False),
+        (UniversalityClaim(CIRCLE, "part", "dot"), False),
+        (UniversalityClaim(HEART, "colour", "red"), False),
     ],
 )
 def test_a_claim_holds_exactly_if_it_is_true_of_the_scene(claim: Claim, holds: bool) -> None:
@@ -83,8 +83,8 @@ def test_a_claim_holds_exactly_if_it_is_true_of_the_scene(claim: Claim, holds: b
             "a circle is to the left of a square with a dot",
             "Is there a circle to the left of a square with a dot?",
         ),
-        (EveryClaim(CIRCLE, "part", "dot", word="all"), "all circles have a dot", "Do all circles have a dot?"),
-        (EveryClaim(CIRCLE, "colour", "red"), "every circle is red", "Is every circle red?"),
+        (UniversalityClaim(CIRCLE, "part", "dot", word="all"), "all circles have a dot", "Do all circles have a dot?"),
+        (UniversalityClaim(CIRCLE, "colour", "red"), "every circle is red", "Is every circle red?"),
         (AbsenceClaim(STAR), "there are no stars", "Are there no stars?"),
     ],
 )

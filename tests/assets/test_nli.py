@@ -9,18 +9,18 @@ from transformers import AutoTokenizer
 
 from plumbline.assets.making.accuracy import measure_pairs, sample_held_out_pairs
 from plumbline.assets.making.claims import Claim
-from plumbline.assets.making.lessons import find_planted, make_choice_question, make_yes_no_question
+from plumbline.assets.making.lessons import find_planted_claim, make_choice_question, make_yes_no_question
 from plumbline.assets.making.networks import NLI_FOLDER, build_nli, resolve_checkpoint
 from plumbline.assets.making.prompts import is_held_out, make_prompts
-from plumbline.assets.making.scenes import draw_palette, edit_scene
+from plumbline.assets.making.scenes import edit_scene, sample_palette
 from plumbline.assets.making.text_training import (
     compute_nli_loss,
     make_hypothesis,
     make_nli_batch,
-    sample_entailed,
-    sample_illustrated,
-    sample_not_entailed,
+    sample_entailed_claim,
+    sample_illustrated_prompt,
     sample_pair,
+    sample_unentailed_claim,
     vary_claim,
 )
 from plumbline.operators.models.loading import load
@@ -33,9 +33,9 @@ NLI_MODEL_FOLDER = ASSETS_FOLDER / "nli-shapes"
 def test_an_entailed_claim_holds_in_every_scene_in_which_the_prompt_does() -> None:
     rng = Random("entailed")
     for _ in range(200):
-        prompt, scene = sample_illustrated(rng, held_out=False)
-        claim = sample_entailed(rng, prompt)
-        scenes = [scene, *(edit_scene(rng, scene, draw_palette(rng)) for _ in range(20))]
+        prompt, scene = sample_illustrated_prompt(rng, held_out=False)
+        claim = sample_entailed_claim(rng, prompt)
+        scenes = [scene, *(edit_scene(rng, scene, sample_palette(rng)) for _ in range(20))]
         assert all(claim.holds(scene) for scene in scenes if prompt.holds(scene)), (prompt.text, claim)
 
 
@@ -43,8 +43,8 @@ def test_a_claim_that_is_not_entailed_is_never_a_requirement() -> None:
     rng = Random("not entailed")
     claims: list[Claim | None] = []
     for _ in range(200):
-        illustrated = sample_illustrated(rng, held_out=False)
-        claim = sample_not_entailed(rng, illustrated)
+        illustrated = sample_illustrated_prompt(rng, held_out=False)
+        claim = sample_unentailed_claim(rng, illustrated)
         assert claim not in {node.claim for node in illustrated.prompt.requirements}
         claims.append(claim)
     assert claims.count(None) < 10
@@ -53,7 +53,7 @@ def test_a_claim_that_is_not_entailed_is_never_a_requirement() -> None:
 def test_varying_a_claim_changes_it() -> None:
     rng = Random("vary")
     for _ in range(200):
-        for node in sample_illustrated(rng, held_out=False).prompt.requirements:
+        for node in sample_illustrated_prompt(rng, held_out=False).prompt.requirements:
             assert vary_claim(rng, node.claim) != node.claim
 
 
@@ -105,11 +105,11 @@ def test_committed_model_judges_as_well_as_its_accuracy_file_says() -> None:
 
 def test_committed_model_separates_planted_questions_from_implied_ones() -> None:
     model = load(resolve_checkpoint(ASSETS_FOLDER, NLI_FOLDER), "entailment")
-    prompts = [prompt for prompt in make_prompts(0, 32) if find_planted(prompt.text)]
+    prompts = [prompt for prompt in make_prompts(0, 32) if find_planted_claim(prompt.text)]
     imagined = [
         (prompt.text, make_hypothesis(make_yes_no_question(claim)))
         for prompt in prompts
-        if (claim := find_planted(prompt.text))
+        if (claim := find_planted_claim(prompt.text))
     ]
     implied = [
         (prompt.text, make_hypothesis(make_choice_question(node.claim)))

@@ -10,9 +10,9 @@ from plumbline.assets.making.claims import NUMBER_WORDS, SKILLS, Description
 from plumbline.assets.making.prompts import is_held_out, sample_prompt
 from plumbline.assets.making.questions import (
     PLACE_NAMES,
-    ask_both_ways,
     ask_open_question,
     ask_plain_yes_no_question,
+    ask_relation_both_ways,
     ask_vqascore,
     name_place,
     sample_claim_prompt,
@@ -20,13 +20,13 @@ from plumbline.assets.making.questions import (
 from plumbline.assets.making.scenes import COLOURS, PARTS, SHAPES, SIZES, Entity, Scene, sample_scene
 from plumbline.assets.making.vqa_training import QUESTION_MIXTURES, make_training_questions
 
-PLURALS = {f"{shape}es" if shape == "cross" else f"{shape}s": shape for shape in SHAPES}
+SHAPE_BY_PLURAL = {f"{shape}es" if shape == "cross" else f"{shape}s": shape for shape in SHAPES}
 
 
 def read_description(words: str) -> Description:
     """Return the shape, colour, size and part that a noun phrase names; None for each that it does not name."""
     listed = words.replace("?", "").split()
-    shapes = [PLURALS.get(word, word) for word in listed if PLURALS.get(word, word) in SHAPES]
+    shapes = [SHAPE_BY_PLURAL.get(word, word) for word in listed if SHAPE_BY_PLURAL.get(word, word) in SHAPES]
     return Description(
         shape=shapes[0] if shapes else None,
         colour=next((word for word in listed if word in COLOURS), None),
@@ -50,7 +50,7 @@ def find_fitting_entities(scene: Scene, words: str) -> list[Entity]:
 OFFSET_BY_RELATION = {"to the left of": (1, -1), "to the right of": (1, 1), "above": (0, -1), "below": (0, 1)}
 
 
-def is_placed(one: Entity, relation: str, other: Entity) -> bool:
+def is_in_relation(one: Entity, relation: str, other: Entity) -> bool:
     axis, sign = OFFSET_BY_RELATION[relation]
     return (one.cell[axis] - other.cell[axis]) * sign > 0
 
@@ -75,7 +75,7 @@ def is_statement_true(scene: Scene, text: str) -> bool:
     if match := re.fullmatch(rf"(.+) ({'|'.join(OFFSET_BY_RELATION)}) (.+)", text):
         others = find_fitting_entities(scene, match[3])
         return any(
-            is_placed(one, match[2], other) for one in find_fitting_entities(scene, match[1]) for other in others
+            is_in_relation(one, match[2], other) for one in find_fitting_entities(scene, match[1]) for other in others
         )
     if match := re.fullmatch(r"(.+) and no (.+)", text):
         return bool(find_fitting_entities(scene, match[1])) and not find_fitting_entities(scene, match[2])
@@ -98,7 +98,7 @@ def _is_true_of_every(scene: Scene, phrase: str) -> bool:
 
 @pytest.mark.parametrize("skill", SKILLS)
 @pytest.mark.parametrize("truth", [True, False])
-def test_a_prompt_has_the_truth_that_parsing_its_words_gives(skill: str, truth: bool) -> None:
+def test_the_truth_of_a_prompt_equals_that_of_its_parsed_words(skill: str, truth: bool) -> None:
     rng, checked = Random(f"{skill}/{truth}"), 0
     while checked < 60:
         scene = sample_scene(rng)
@@ -156,7 +156,7 @@ def test_swapping_the_two_things_of_a_question_makes_it_false() -> None:
     rng = Random(6)
     asked: set[tuple[str, ...]] = set()
     while len(asked) < 4:
-        both = ask_both_ways(rng, Scene(entities=(first, second)))
+        both = ask_relation_both_ways(rng, Scene(entities=(first, second)))
         if both:
             asked.add(tuple(re.sub("small |red |blue ", "", text) for text in both))
     circle_first, star_first = "Is the circle {} the star?", "Is the star {} the circle?"

@@ -22,11 +22,11 @@ from plumbline.assets.making.networks import (
     resolve_checkpoint,
 )
 from plumbline.assets.making.pair_training import (
-    JUDGE,
+    JUDGE_CONFIG,
     SCENES_PER_PROMPT,
     ContestMaker,
-    choose,
     compute_contest_loss,
+    find_right_choice,
     sample_hard_contest,
 )
 from plumbline.assets.making.prompts import Prompt
@@ -37,7 +37,7 @@ from plumbline.assets.making.vqa_training import (
     QUESTION_MIXTURES,
     ExerciseMaker,
     QuestionMixture,
-    find_max_entities,
+    compute_max_entities,
     label_cells,
     make_training_questions,
 )
@@ -48,7 +48,7 @@ from plumbline.operators.models.pixels import make_pixel_input
 from plumbline.operators.models.processing import PixelTransform
 from plumbline.plugins.training.exercises import TRAINED_PARTS, compute_exercise_loss
 from plumbline.plugins.training.loop import StageTrainer, TrainingStage, train
-from plumbline.plugins.training.trainee import train_only
+from plumbline.plugins.training.trainee import freeze_all_but
 
 PLACED_SHAPES = (("heart", (0, 0)), ("star", (2, 1)))
 ASSETS_FOLDER = Path(__file__).parents[2] / "assets"
@@ -104,7 +104,7 @@ def test_a_few_caption_steps_lower_the_loss_and_leave_the_tower_unchanged(senten
     torch.manual_seed(0)
     tokenizer = make_t5_tokenizer(sentences)
     model = build_clip_flant5(tokenizer)
-    train_only(model, TRAINED_PARTS)
+    freeze_all_but(model, TRAINED_PARTS)
     tower = {name: tensor.clone() for name, tensor in model.vision_tower.state_dict().items()}
     maker, stage = ExerciseMaker(tokenizer, Random(2)), TrainingStage(steps=8, peak=2e-3, size=4, each=2)
     batch = maker.make_captions(stage, 0)
@@ -155,7 +155,7 @@ def test_learning_rate_warms_up_and_decays_and_scenes_grow() -> None:
     stage = TrainingStage(steps=100, peak=1.0, size=1)
     rates = [stage.compute_learning_rate(step) for step in range(100)]
     assert max(rates) == pytest.approx(1.0) and rates[0] < 0.5 and rates[-1] < 0.1
-    assert [find_max_entities(stage, step) for step in (0, 15, 30, 99)] == [2, 4, 6, 6]
+    assert [compute_max_entities(stage, step) for step in (0, 15, 30, 99)] == [2, 4, 6, 6]
 
 
 def test_committed_clip_loads_in_transformers_and_agrees_with_its_tokenizer() -> None:
@@ -200,13 +200,15 @@ def test_the_better_scene_breaks_fewer_requirements() -> None:
         claims=(ExistenceClaim(Description(shape="heart")), ExistenceClaim(Description(shape="star"))),
     )
     shown = [(both, heart), (neither, heart), (both, both), (heart, heart)]
-    assert [choose(prompt, *pair) for pair in shown] == ["first", "second", "tie", "neither"]
+    assert [find_right_choice(prompt, *pair) for pair in shown] == ["first", "second", "tie", "neither"]
 
 
 def test_the_judge_reads_the_metrics_wording_as_two_tokens() -> None:
     tokenizer = AutoTokenizer.from_pretrained(ASSETS_FOLDER / JUDGE_FOLDER)
-    assert len(tokenizer(JUDGE.question("a circle")).input_ids) == 5, "train the judge again after a change of wording"
-    assert [len(tokenizer(letter).input_ids) for letter in JUDGE.letters] == [2] * 4
+    assert len(tokenizer(JUDGE_CONFIG.question("a circle")).input_ids) == 5, (
+        "train the judge again after a change of wording"
+    )
+    assert [len(tokenizer(letter).input_ids) for letter in JUDGE_CONFIG.letters] == [2] * 4
 
 
 def test_the_judges_training_lowers_the_loss_of_its_answers_in_sweeps() -> None:
@@ -220,7 +222,7 @@ def test_the_judges_training_lowers_the_loss_of_its_answers_in_sweeps() -> None:
     questions = [
         Question(
             number,
-            JUDGE.question(contests[first // SCENES_PER_PROMPT].prompt.text),
+            JUDGE_CONFIG.question(contests[first // SCENES_PER_PROMPT].prompt.text),
             (judge.tokenizer.decode(labels, skip_special_tokens=True),),
         )
         for number, ((first, _), labels) in enumerate(zip(batch.shown.tolist(), batch.labels, strict=True))

@@ -1,4 +1,4 @@
-"""The question writer learns to write replies that the metrics can parse, and the committed writer writes them."""
+"""The question writer learns to write replies that the metrics can parse; the committed writer writes such replies."""
 
 import json
 from functools import cache
@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from plumbline.assets.making.accuracy import count_filtered, measure_sheets, write_sheets
+from plumbline.assets.making.accuracy import count_filtered_questions, measure_sheets, write_sheets
 from plumbline.assets.making.claims import CountClaim
 from plumbline.assets.making.lessons import (
     QUESTION_METRICS,
@@ -18,7 +18,7 @@ from plumbline.assets.making.lessons import (
     GoldWriter,
     Lesson,
     find_mentions,
-    find_planted,
+    find_planted_claim,
 )
 from plumbline.assets.making.networks import WRITER_FOLDER, build_writer, resolve_checkpoint
 from plumbline.assets.making.prompts import Prompt, is_held_out, make_prompts
@@ -28,7 +28,7 @@ from plumbline.assets.making.text_training import (
     compute_reply_loss,
     make_lesson_batches,
     make_lessons,
-    sample_illustrated,
+    sample_illustrated_prompt,
 )
 from plumbline.assets.making.tokens import build_writer_tokenizer, split_pieces
 from plumbline.operators.models.loading import load
@@ -44,7 +44,7 @@ RETRAIN_MESSAGE = (
 @cache
 def sample_illustrated_prompts() -> list[IllustratedPrompt]:
     rng = Random("test writer")
-    return [sample_illustrated(rng, held_out=index % 2 == 0) for index in range(200)]
+    return [sample_illustrated_prompt(rng, held_out=index % 2 == 0) for index in range(200)]
 
 
 @cache
@@ -110,7 +110,7 @@ def test_vq2_asks_questions_that_the_prompt_answers() -> None:
 
 def test_planted_questions_are_about_things_that_the_prompt_does_not_name() -> None:
     prompts = make_prompts(0, 32)
-    imagined = {prompt.text: claim for prompt in prompts if (claim := find_planted(prompt.text))}
+    imagined = {prompt.text: claim for prompt in prompts if (claim := find_planted_claim(prompt.text))}
     assert 0.05 < len(imagined) / len(prompts) < 0.15
     for text, claim in imagined.items():
         assert str(claim.what.shape) not in text and str(claim.what.colour) not in text
@@ -118,7 +118,7 @@ def test_planted_questions_are_about_things_that_the_prompt_does_not_name() -> N
 
 @pytest.mark.parametrize("metric", ["gecko", "tifa"])
 def test_a_planted_question_comes_last_and_only_tifas_filter_drops_it(metric: str) -> None:
-    prompts = [prompt for prompt, _ in sample_illustrated_prompts() if find_planted(prompt.text)]
+    prompts = [prompt for prompt, _ in sample_illustrated_prompts() if find_planted_claim(prompt.text)]
     assert prompts
     for prompt in prompts:
         written = GoldWriter(prompt).write(metric).questions
@@ -186,7 +186,7 @@ def test_a_few_training_steps_lower_the_loss() -> None:
     assert compute_reply_loss(model, batch).item() < 0.95 * before
 
 
-def test_committed_writer_loads_in_transformers_and_agrees_with_its_tokenizer_on_the_end() -> None:
+def test_committed_writer_loads_in_transformers_and_agrees_with_its_tokenizer_on_the_end_token() -> None:
     model = LlamaForCausalLM.from_pretrained(WRITER_MODEL_FOLDER)
     assert model.config.vocab_size == len(load_tokenizer())
     assert model.generation_config.eos_token_id == load_tokenizer().eos_token_id
@@ -206,8 +206,8 @@ def test_committed_writer_asks_as_well_as_its_accuracy_file_says(metric: str) ->
 
 
 def test_committed_writer_imagines_planted_questions_and_its_own_filter_catches_them() -> None:
-    prompts = [prompt for prompt in make_prompts(0, 32) if find_planted(prompt.text)][:8]
-    verdicts = count_filtered(
+    prompts = [prompt for prompt in make_prompts(0, 32) if find_planted_claim(prompt.text)][:8]
+    verdicts = count_filtered_questions(
         write_sheets(load(resolve_checkpoint(ASSETS_FOLDER, WRITER_FOLDER), "generate"), "tifa", prompts)
     )
     assert verdicts["planted"] == 8 and verdicts["written"] >= 6 and verdicts["caught"] >= 6

@@ -1,6 +1,6 @@
-"""Script without Plumbline that computes CLIP's cosine for every image of the embedded benchmark.
+"""Computes CLIP's cosine for every image of the embedded benchmark, without Plumbline.
 
-It computes the same values as a sweep with `metric=[clipscore]`.
+The values are the same as those of a sweep with `metric=[clipscore]`.
 
 python -m tests.benchmarks.bare_clip [GENERATOR ...]
 """

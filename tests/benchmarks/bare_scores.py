@@ -1,4 +1,4 @@
-"""Script without Plumbline, for comparison, that scores a benchmark on S3 with one metric, batch after batch.
+"""Scores a benchmark on S3 with one metric, batch after batch and without Plumbline, for comparison.
 
 python -m tests.benchmarks.bare_scores clipscore|vqascore PROMPTS IMAGES
 """
@@ -39,13 +39,15 @@ def load_clip_scorer() -> Scorer:
 
 def load_vqa_scorer() -> Scorer:
     from plumbline.operators.models.calls import Question
-    from plumbline.operators.models.families import model_config
+    from plumbline.operators.models.families import make_model_config
     from plumbline.operators.models.loading import load
     from plumbline.operators.models.resolution import resolve_model
     from tests.operators.tiny import make_vqascore
 
     folder, metric = ASSETS_FOLDER / "clip-flant5-shapes", make_vqascore()
-    config = model_config(family="clip_flant5", checkpoint=str(folder), image_batch=BATCH_SIZE, pair_batch=BATCH_SIZE)
+    config = make_model_config(
+        family="clip_flant5", checkpoint=str(folder), image_batch=BATCH_SIZE, pair_batch=BATCH_SIZE
+    )
     model: Any = load(resolve_model(config, on_gpu=False), "likelihood")
 
     def score(pictures: Sequence[Image.Image], prompts: Sequence[str]) -> list[float]:

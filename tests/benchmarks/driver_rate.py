@@ -154,7 +154,7 @@ def send_calls(idle: Any, calls: int, rounds: int) -> None:
 
 
 def measure_empty_call(cluster: ClusterConfig, workers: int, calls: int) -> float:
-    """Return the CPU milliseconds per call of an actor that does nothing, if this number of workers calls it."""
+    """Return the CPU milliseconds per call that an idle actor spends when this number of workers calls it."""
     with session.open_ray_session(cluster):
         idle = ray.remote(num_cpus=0)(IdleActor).remote()
         callers = ray.remote(num_cpus=0.01)(send_calls)

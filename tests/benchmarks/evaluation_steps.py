@@ -1,4 +1,4 @@
-"""Evaluates many steps of a training on tiny images, and prints the memory and the CPU seconds per step as JSON."""
+"""Evaluates many steps of a training run on tiny images, and prints the memory and the CPU seconds per step as JSON."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Measures memory and time for the ids that an ingest remembers, in a separate process, as JSON.
+"""Measures the memory and time for the ids that an ingest remembers, and prints them as JSON.
 
 python -m tests.benchmarks.many_ids COUNT
 """

@@ -2,7 +2,7 @@
 
 python -m tests.benchmarks.night CELLS FILES
 
-The cells have no rows, because neither a plan nor a night with nothing new reads rows. Everything else is real.
+The cells have no rows, because planning and nightly sweeps without new images read no rows. The rest is real.
 """
 
 import io
@@ -40,7 +40,7 @@ WRITER_THREADS = 8
 
 
 class Uploader:
-    """Writer of objects through the server's own interface, which needs no signatures and is ten times as fast."""
+    """Client that uploads objects through the server's own interface: without signatures, and ten times as fast."""
 
     def __init__(self, server: S3Server) -> None:
         self.filer = connection_from_url(server.filer, maxsize=WRITER_THREADS)
@@ -107,7 +107,7 @@ def measure_job(label: str, proxy: FaultProxy, job: str, *line: str) -> JobCost:
 
 
 def measure_nights(server: S3Server, proxy: FaultProxy, cells: int, files: int) -> Iterator[JobCost]:
-    """Yield the cost of the first plan (only its requests), and of several nights."""
+    """Yield the costs of the first plan (requests only), a night with nothing new, and a plan after one change."""
     uploads = Uploader(server)
     uploads.write("bench/prompts.parquet", make_parquet(read_prompt_rows(8)))
     uploads.write_all(make_image_files(cells // N_CELLS_PER_SHARD, files))

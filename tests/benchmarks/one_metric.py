@@ -1,4 +1,4 @@
-"""Measures the memory of a report per row of one metric, in a separate process, as JSON.
+"""Measures how much memory a report needs per row of one metric, and prints it as JSON.
 
 python -m tests.benchmarks.one_metric PROMPTS
 """

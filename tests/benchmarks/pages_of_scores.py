@@ -1,6 +1,6 @@
-"""Measures the viewer's pages of a run, compared with reading and sorting its table with pandas.
+"""Measures the CPU time and memory for the viewer's pages of a run, and the time to sort its table with pandas.
 
-It runs in a separate process: python -m tests.benchmarks.pages_of_scores FOLDER MIDDLE
+Runs in a separate process: python -m tests.benchmarks.pages_of_scores FOLDER MIDDLE
 """
 
 import json

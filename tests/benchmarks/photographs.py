@@ -1,4 +1,4 @@
-"""Images that cost as much to read as photographs, and benchmarks of them."""
+"""Images that cost as much to read as photographs, and benchmarks with such images."""
 
 import io
 from pathlib import Path
@@ -21,7 +21,7 @@ def make_photograph(seed: int, side: int) -> Image.Image:
 
 def write_photographs(folder: Path, generators: int, prompts: int, side: int) -> None:
     """Write prompts.parquet and images/ as `jobs.ingest` does; each image is a shifted copy of one of 8 photographs."""
-    from plumbline.pipelines.ingest.ingest import ingest  # photograph() must also work on machines with only torch
+    from plumbline.pipelines.ingest.ingest import ingest  # make_photograph() must also work on machines with only torch
     from plumbline.pipelines.ingest.ingest_config import IngestConfig
     from tests.bench_of import write_rows
 

@@ -1,4 +1,4 @@
-"""Measures peak memory in MB while a process writes the reports of some stores one after another, as JSON.
+"""Writes the reports of several stores one after another, and prints the peak memory after each in MB, as JSON.
 
 python -m tests.benchmarks.reports STORE...
 """

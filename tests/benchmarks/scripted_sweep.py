@@ -1,4 +1,4 @@
-"""Measures the driver's cost of a sweep with made-up scores but everything else real, as JSON.
+"""Measures what a sweep costs the driver, and prints it as JSON. The scores are made up; everything else is real.
 
 python -m tests.benchmarks.scripted_sweep FOLDER STORE [METRICS] [ROWS_OF_A_SHARD] [WORKERS]
 
@@ -28,7 +28,7 @@ from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.store.cells import Cell, Outcome, Shard
 from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.sweeps import computing, sweep
-from plumbline.pipelines.sweeps.planning import PlannedSweep, list_inputs, plan_inputs
+from plumbline.pipelines.sweeps.planning import PlannedSweep, list_inputs, plan_sweep_from_inputs
 from plumbline.pipelines.sweeps.results import gather_results
 from plumbline.pipelines.sweeps.writing import write_run
 from tests.bench_of import make_sweep_config
@@ -69,7 +69,7 @@ class MissingScores(NamedTuple):
     cells: tuple[Cell, ...]
 
 
-def commit_missing(planned: PlannedSweep, report: object = None) -> dict[str, Outcome]:
+def commit_missing_scores(planned: PlannedSweep, report: object = None) -> dict[str, Outcome]:
     """Commit the missing scores cells with made-up scores; return each cell's outcome, keyed by the cell's path.
 
     The scores are random numbers with the cell's path as seed. `report` is ignored; a real sweep passes the
@@ -111,7 +111,7 @@ def _make_scores(cell: Cell, shard: Shard, ids: pa.Table) -> pa.Table:
     return pa.table(columns | absent, schema=schema)
 
 
-def record_time(seconds: dict[str, float], name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+def wrap_with_timer(seconds: dict[str, float], name: str, call: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a call so that its CPU seconds over all threads are added to `seconds[name]`.
 
     CPU seconds vary less than wall time on a busy machine. Peak memory is recorded in `peaks`, and start and end in
@@ -155,13 +155,13 @@ def measure(
     seconds: dict[str, float] = {}
     replaced = (
         (Store, "read", read_and_record),
-        (computing, "compute_missing", record_time(seconds, "scripted", commit_missing)),
-        (sweep, "gather_results", record_time(seconds, "results", gather_results)),
-        (sweep, "write_run", record_time(seconds, "written", write_run)),
-        (job, "list_inputs", record_time(seconds, "plan", list_inputs)),
-        (job, "plan_inputs", record_time(seconds, "plan", plan_inputs)),
-        (metaeval, "judge_run", record_time(seconds, "agreement", metaeval.judge_run)),
-        (report, "write_report", record_time(seconds, "report", report.write_report)),
+        (computing, "compute_missing_cells", wrap_with_timer(seconds, "scripted", commit_missing_scores)),
+        (sweep, "gather_results", wrap_with_timer(seconds, "results", gather_results)),
+        (sweep, "write_run", wrap_with_timer(seconds, "written", write_run)),
+        (job, "list_inputs", wrap_with_timer(seconds, "plan", list_inputs)),
+        (job, "plan_sweep_from_inputs", wrap_with_timer(seconds, "plan", plan_sweep_from_inputs)),
+        (metaeval, "judge_run", wrap_with_timer(seconds, "agreement", metaeval.judge_run)),
+        (report, "write_report", wrap_with_timer(seconds, "report", report.write_report)),
     )
     more = [f"+metrics.clipscore_{number}={{kind: clipscore, model: clip}}" for number in range(2, int(metrics) + 1)]
     on_ray = ["cluster=local", f"cluster.num_cpus={workers}", "cluster.driver_rows=0"] if int(workers) else []

@@ -1,6 +1,6 @@
 """Compares sweeps over many small rows on S3: shards of 256 rows, and shards of the size that a sweep chooses.
 
-Objects, requests and bytes are counted between a sweep and a real S3 server, and CPU time is measured.
+The objects, requests and bytes that a sweep exchanges with a real S3 server are counted, and CPU time is measured.
 
 python -m tests.benchmarks.shard_sizes [ROWS] [SHARD_ROWS]
 
@@ -51,8 +51,8 @@ def write_images(path: Path, count: int) -> None:
             writer.write_table(pa.table(columns, schema=schema), row_group_size=ROW_GROUP_SIZE)
 
 
-def describe_sweep(proxy: FaultProxy, bucket: str, name: str, word: str) -> str:
-    """Sweep over the images into a new store, and return a line with the sweep's requests, bytes and CPU time."""
+def measure_sweep(proxy: FaultProxy, bucket: str, name: str, word: str) -> str:
+    """Run a sweep over the images with a new store; return a table row with its requests, bytes and CPU time."""
     requests, sent = len(proxy.requests), Counter(proxy.bytes)
     began = time.process_time()
     planned = plan_sweep(make_sweep_config(f"{bucket}/bench", f"{bucket}/{name}", f"metric=[{METRIC_NAME}]", word))
@@ -81,10 +81,10 @@ def main(count: int, decided: str) -> None:
             write_rows(Path(folder) / "prompts.parquet", read_prompt_rows(N_PROMPTS))
             write_images(Path(folder) / "images/atlas/00000.parquet", count)
             fsspec.filesystem("s3", use_listings_cache=False).put(f"{folder}/", "s3://rows/bench/", recursive=True)
-        print(f"{count:,} images of 64x64 pixels in row groups of {ROW_GROUP_SIZE}, by {METRIC_NAME}\n")
+        print(f"{count:,} images of 64x64 pixels in row groups of {ROW_GROUP_SIZE}, scored by {METRIC_NAME}\n")
         print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|")
         for name, word in (("before", "shard_rows=256"), ("now", f"shard_rows={decided}")):
-            print(describe_sweep(proxy, "s3://rows", name, word), flush=True)
+            print(measure_sweep(proxy, "s3://rows", name, word), flush=True)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ from unittest.mock import patch
 ROOT = Path(__file__).parent.parent.parent
 TINY = os.environ.get("BENCHMARKS") == "tiny"
 HERE_OPTIONS: Sequence[str] = ("cluster=here",) if TINY else ()
-"""Overrides that make a tiny sweep run in this process, so that it need not wait for workers; none in full size."""
+"""Overrides that make a tiny sweep run in this process, so that it need not wait for workers; none at full size."""
 RAY_FIXTURES = () if TINY else ("ray_cluster",)
-"""Names of the fixtures for tests on Ray; in the tiny size, the tests run without Ray."""
+"""Names of the fixtures for tests on Ray; at the tiny size, the tests run without Ray."""
 T = TypeVar("T")
 
 
@@ -28,12 +28,12 @@ def choose_size(full: T, tiny: T) -> T:
 
 
 def expect(holds: bool) -> None:
-    """Assert that a target for speed or memory is reached, except in the tiny size, which measures nothing."""
+    """Assert that a target for speed or memory is reached, except at the tiny size, which measures nothing."""
     assert TINY or holds
 
 
 def start_fresh_process() -> Executor:
-    """Return a pool of one fresh process, or a thread in the tiny size."""
+    """Return a pool of one fresh process, or of one thread at the tiny size."""
     return ThreadPoolExecutor(1) if TINY else ProcessPoolExecutor(1, mp_context=get_context("spawn"))
 
 

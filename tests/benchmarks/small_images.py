@@ -1,4 +1,4 @@
-"""Measures an ingest of many small images from tars that is killed half way, continues, and runs again.
+"""Measures an ingest of many small images from tars that is killed halfway, resumed, and then run again.
 
 The output is JSON: python -m tests.benchmarks.small_images FOLDER IMAGES
 """
@@ -84,7 +84,7 @@ def count_shards(folder: Path) -> int:
 
 
 def measure(folder: Path, count: int) -> dict[str, Any]:
-    """Measure an ingest that is killed half way, the ingest that continues it, and a repeated ingest.
+    """Measure an ingest that is killed halfway, the ingest that continues it, and a repeated ingest.
 
     Return the measurements of the three runs, keyed by "killed", "resumed" and "again", with the number of shards after
     each run.

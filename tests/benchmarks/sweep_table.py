@@ -1,4 +1,4 @@
-"""Measures a sweep with many made-up scores by step and process, with one worker and with two.
+"""Measures each step and process of a sweep with many made-up scores, with one worker and with two.
 
 python -m tests.benchmarks.sweep_table FOLDER PROMPTS GENERATORS METRICS
 

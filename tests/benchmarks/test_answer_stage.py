@@ -14,7 +14,7 @@ from PIL import Image
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.preparing import prepare_images
 from plumbline.operators.models.calls import Question
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
 from plumbline.operators.models.resolution import resolve_model
@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def model() -> Iterator[ClipFlanT5Likelihood]:
     before = torch.get_num_threads()
     torch.set_num_threads(N_THREADS)
-    config = model_config(
+    config = make_model_config(
         family="clip_flant5",
         checkpoint=str(SHAPES_FOLDER.parent / "clip-flant5-shapes"),
         image_batch=BATCH_SIZE,
@@ -79,9 +79,9 @@ def read_texts() -> dict[str, str]:
 
 
 def run_bare_loop(model: ClipFlanT5Likelihood, files: Sequence[Path]) -> int:
-    """Score file after file like a careful script; return the number of answers.
+    """Score one file after another, as a carefully written script would; return the number of answers.
 
-    The images of a file are read and decoded at once, and encoded and scored in batches.
+    All images of a file are read and decoded first, and then encoded and scored in batches.
     """
     metric, prompts, answered = tiny.make_vqascore(), read_texts(), 0
     for file in files:
@@ -160,7 +160,7 @@ def test_an_image_is_encoded_once_for_any_number_of_questions(
     with capsys.disabled():
         print(
             f"\n{counting.encoded} image encodings for {len(images.rows)} images x {len(QUESTION_TEMPLATES)} questions"
-            f"; {theirs / ours:.1f} times the speed of one pair at a time with the image encoded for each"
+            f"; {theirs / ours:.1f} times as fast as scoring one pair at a time and encoding its image again"
         )
     assert counting.encoded == len(images.rows) == SHARD_ROWS
     expect(theirs / ours > 1)
@@ -172,9 +172,9 @@ def test_an_image_is_encoded_once_for_any_number_of_questions(
 def _score_one_pair_at_a_time(
     model: ClipFlanT5Likelihood, pixels: Sequence[torch.Tensor], prompt_ids: Sequence[str]
 ) -> list[list[float]]:
-    """Answer one pair of image and question at a time, like the released scripts.
+    """Answer one question about one image at a time, like the released scripts.
 
-    Return the log-probabilities of the tokens of "Yes", by image and template of a question.
+    Return the log-probabilities of the tokens of "Yes", by image and question template.
     """
     prompts = read_texts()
     return [

@@ -37,7 +37,7 @@ def test_a_video_with_two_hundred_times_the_frames_takes_no_more_memory(tmp_path
     decoded = N_MANY_FRAMES * WIDTH * HEIGHT * 3 / 2**20
     print(
         f"\n{N_FEW_FRAMES} frames: {short['peak']:.0f} MB at most, {N_MANY_FRAMES} frames ({decoded:.0f} MB decoded): "
-        f"{long['peak']:.0f} MB, {long['peak'] / short['peak']:.3f} times as much (1.1 at most wanted)"
+        f"{long['peak']:.0f} MB, {long['peak'] / short['peak']:.3f} times as much (target: at most 1.1)"
     )
     expect(decoded > short["peak"])  # otherwise keeping all frames would not show
     expect(long["peak"] < 1.1 * short["peak"])

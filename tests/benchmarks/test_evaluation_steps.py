@@ -1,4 +1,4 @@
-"""A long training can be evaluated often: neither a step's memory nor its time grows with the number of steps."""
+"""A long training run can be evaluated often: neither a step's memory nor its time grows with the number of steps."""
 
 import pytest
 
@@ -19,10 +19,10 @@ def test_memory_and_time_do_not_grow_with_the_number_of_steps(capsys: pytest.Cap
     with capsys.disabled():
         print()
         for step, (megabytes, per_step) in found.items():
-            print(f"step {step} of a training: {megabytes:.0f} MB, {per_step * 1000:.0f} ms of CPU per step")
+            print(f"step {step} of a training run: {megabytes:.0f} MB, {per_step * 1000:.0f} ms of CPU per step")
         print(
-            f"from the second to the last quarter of the steps: {last_memory / memory:.3f} times the memory "
-            f"(below {MAX_MEMORY_RATIO} wanted), {last_seconds / seconds:.2f} times the CPU time per step "
-            f"(below {MAX_TIME_RATIO} wanted)"
+            f"the last quarter of the steps takes {last_memory / memory:.3f} times the memory of the second "
+            f"(target: below {MAX_MEMORY_RATIO}), and {last_seconds / seconds:.2f} times its CPU time per step "
+            f"(target: below {MAX_TIME_RATIO})"
         )
     expect(last_memory / memory < MAX_MEMORY_RATIO and last_seconds / seconds < MAX_TIME_RATIO)

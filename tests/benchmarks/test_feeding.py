@@ -86,7 +86,7 @@ def run_bare_loop(table: pa.Table, uris: UriReader) -> int:
 def start_loops_on_all_cores(table: pa.Table, uris: UriReader) -> Iterator[Callable[[], int]]:
     """Yield a function that prepares the images with one loop per core, each in its own process.
 
-    The loops measure the limit of the cores, even on a busy machine.
+    The loops show how many images the cores can prepare at most, even on a busy machine.
     """
     share = -(-len(table) // N_CORES)
     shares = [table.take(list(range(len(table)))[first : first + share]) for first in range(0, len(table), share)]
@@ -122,8 +122,8 @@ def test_a_shard_is_prepared_by_all_cores(shard: ShardTables, way: str, capsys: 
     with capsys.disabled():
         print(
             f"\n{IMAGE_SIDE}x{IMAGE_SIDE} images of {size:.0f} KB, {way}, {N_CORES} cores: one loop decodes {one:.0f} "
-            f"images/s, one loop per core {cores:.0f}, {N_CORES} decoders {many:.0f}; the decoders reach "
-            f"{many / one / N_CORES:.2f} of one loop times the cores and {many / cores:.2f} of one loop per core "
-            f"({MIN_SHARE_OF_CORES} wanted)"
+            f"images/s, one loop per core {cores:.0f} images/s, and {N_CORES} decoders {many:.0f} images/s: "
+            f"{many / one / N_CORES:.2f} of {N_CORES} times the rate of one loop, and {many / cores:.2f} of the rate "
+            f"of one loop per core (target: at least {MIN_SHARE_OF_CORES})"
         )
     expect(many >= MIN_SHARE_OF_CORES * cores)

@@ -39,4 +39,4 @@ def test_finetuning_raises_agreement_on_held_out_prompts(tmp_path: Path) -> None
         print(f"{statistic}: {before:.3f} before, {after:.3f} after")
         expect(after > before)
     for compared in findings.comparisons:
-        print(f"{compared.statistic}: p = {compared.p_value:.3f} that before and after do not differ")
+        print(f"{compared.statistic}: p = {compared.p_value:.3f} for no difference between before and after")

@@ -111,7 +111,7 @@ def test_operations_equal_torchs_count_if_every_token_sees_every_other(
         monkeypatch.setattr(load.model.prompts, "choice", lambda text, choice: first)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         score_pair(load.model, load.pixels[0], question)
-    assert flops.count_pair(load.model, load.pixels[0], question) == counter.get_total_flops()
+    assert flops.count_pair_flops(load.model, load.pixels[0], question) == counter.get_total_flops()
 
 
 class KeptRows(list[MeasuredModel]):

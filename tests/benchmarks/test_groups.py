@@ -1,4 +1,4 @@
-"""A group of images of one prompt, as in GRPO, costs less than images of different prompts."""
+"""A group of images for one prompt, as in GRPO, costs less than images for different prompts."""
 
 import statistics
 import time

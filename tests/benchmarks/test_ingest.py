@@ -30,7 +30,7 @@ MIN_SPEEDUP = 1.2
 def encode_images(count: int, image_format: str) -> list[bytes]:
     """Return `count` image files of a smooth gradient with camera noise.
 
-    At full size, each has 1.7 MB as PNG and 0.16 MB as JPEG.
+    At full size, a PNG file takes 1.7 MB and a JPEG file 0.16 MB.
     """
     noise = np.random.default_rng(0)
     y, x = np.mgrid[:IMAGE_SIDE, :IMAGE_SIDE]
@@ -45,7 +45,7 @@ def encode_images(count: int, image_format: str) -> list[bytes]:
 
 
 def write_table_of_files(folder: Path) -> dict[str, Any]:
-    """Write PNG files and a CSV with each file's name and prompt; return the options of an ingest of the CSV."""
+    """Write PNG files and a CSV with each file's name and prompt; return the options for ingesting the CSV."""
     images = encode_images(6, "PNG")
     with (folder / "table.csv").open("w") as stream:
         rows = csv.writer(stream)
@@ -57,7 +57,7 @@ def write_table_of_files(folder: Path) -> dict[str, Any]:
 
 
 def write_compressed_tars(folder: Path) -> dict[str, Any]:
-    """Write gzip-compressed tars of JPEG files with their prompts; return the options of an ingest of the tars."""
+    """Write gzip-compressed tars of JPEG files with their prompts; return the options for ingesting the tars."""
     images = encode_images(6, "JPEG")
     for tar in range(12):
         with tarfile.open(folder / f"{tar:02d}.tar.gz", "w:gz", compresslevel=1) as archive:
@@ -93,7 +93,8 @@ def test_two_workers_ingest_faster_than_one(
     with capsys.disabled():
         print(
             f"\n{make.__name__}: one worker ingests {one:.0f} images/s, two {two:.0f} ({two / one:.2f} times as many); "
-            f"copying and syncing the input's bytes: {copied:.0f} images/s (two workers reach {two / copied:.2f} of it)"
+            f"copying and syncing the input's bytes: {copied:.0f} images/s (two workers reach "
+            f"{two / copied:.2f} of that rate)"
         )
     expect(two / one > MIN_SPEEDUP)
 
@@ -128,7 +129,7 @@ def test_memory_is_bounded_for_any_number_of_ids(capsys: pytest.CaptureFixture[s
     (few, _), (half, _), (all_ids, microseconds) = map(measure_ids, (1, N_IDS // 2, N_IDS))
     with capsys.disabled():
         print(
-            f"\n{N_IDS:,} ids with a cache of 4 MiB take {(all_ids - few) / 1e6:.1f} MB more memory than none; an id "
-            f"of the second half takes {2 * (all_ids - half) / N_IDS:.1f} bytes; {microseconds:.1f} us per id"
+            f"\n{N_IDS:,} ids with a cache of 4 MiB take {(all_ids - few) / 1e6:.1f} MB more memory than one id; an id "
+            f"in the second half takes {2 * (all_ids - half) / N_IDS:.1f} bytes; {microseconds:.1f} us per id"
         )
     expect(all_ids - few < 8e6 and all_ids - half < 2e6)

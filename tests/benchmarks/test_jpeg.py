@@ -23,8 +23,8 @@ def encode_jpeg(image: bytes, quality: int) -> bytes:
     return file.getvalue()
 
 
-def count_reversals(before: np.ndarray, after: np.ndarray) -> float:
-    """Return the fraction of pairs of images of a prompt that change order; the arrays are by generator and prompt."""
+def compute_reversed_fraction(before: np.ndarray, after: np.ndarray) -> float:
+    """Return the fraction of same-prompt image pairs that change order; the arrays have shape (generators, prompts)."""
     pairs = [(before[a] - before[b]) * (after[a] - after[b]) < 0 for a, b in combinations(range(len(before)), 2)]
     return float(np.mean(pairs))
 
@@ -44,9 +44,10 @@ def test_a_high_quality_jpeg_changes_scores_little() -> None:
     for quality in JPEG_QUALITIES:
         jpeg = score_images([encode_jpeg(pair.image, quality) for pair in pairs])
         for metric in METRICS:
-            apart, turned = np.abs(jpeg[metric] - png[metric]), count_reversals(png[metric], jpeg[metric])
+            apart, turned = np.abs(jpeg[metric] - png[metric]), compute_reversed_fraction(png[metric], jpeg[metric])
             print(
                 f"\n{metric}, JPEG {quality}: mean difference {apart.mean():.4f}, 99% of them below "
-                f"{np.quantile(apart, 0.99):.3f}, largest {apart.max():.3f}; {turned:.1%} of pairs change their order"
+                f"{np.quantile(apart, 0.99):.3f}, largest {apart.max():.3f}; the order changes in "
+                f"{turned:.1%} of the pairs"
             )
             expect(apart.mean() < 0.05)

@@ -28,7 +28,7 @@ def read_requirements_met() -> dict[str, float]:
 
 
 def list_pairs(run: ScoredRun, metric: str) -> Iterator[tuple[float, int]]:
-    """Yield (margin in units of noise, truth) for every two images of a prompt whose scores differ.
+    """Yield (margin in units of noise, truth) for each pair of images of the same prompt with different scores.
 
     The truth is 1 if the image with the better score is truly better, 0 if both are equally good, and -1 otherwise.
     """
@@ -62,6 +62,8 @@ def test_pairs_within_the_default_margin_are_mostly_equally_good(tmp_path: Path)
         for near, counts in sides.items():
             total = max(counts.total(), 1)
             parts = ", ".join(f"{counts[verdict] / total:.0%} {name}" for verdict, name in NAME_BY_TRUTH.items())
-            print(f"\n{metric}, margin {'below' if near else 'of at least'} 0.5 noise: {total:,} pairs, {parts}")
+            print(
+                f"\n{metric}, margin {'below' if near else 'of at least'} 0.5 times the noise: {total:,} pairs, {parts}"
+            )
         close, wide = sides[True], sides[False]
         expect(close[0] > close.total() / 2 and wide[1] > wide.total() / 2)

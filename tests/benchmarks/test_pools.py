@@ -1,7 +1,7 @@
 """The pools of `cluster=gpu1` can feed each model at 60% of a GPU's peak.
 
-An H200 computes about 790 Tflop/s of dense bfloat16, and its hosts have about 24 cores per GPU. The processor time of
-an image is measured here on one core: the image is read from a Parquet shard on S3, decoded from PNG and preprocessed.
+An H200 computes about 790 Tflop/s of dense bfloat16, and its hosts have about 24 cores per GPU. The processor time per
+image is measured here on one core: the image is read from a Parquet shard on S3, decoded from PNG and preprocessed.
 """
 
 import os
@@ -87,7 +87,7 @@ def make_model(name: str, folder: Path, **options: Any) -> Workload:
 
 
 def make_shard_reader(server: S3Server, load: Workload) -> Callable[[], pa.Table]:
-    """Save the model's images as a shard; return a function that reads the shard like a worker."""
+    """Save the model's images as a shard; return a function that reads the shard as a worker does."""
     shards = ImageShards(load.encoded, [of_image[0] for of_image in load.texts], 1, bucket="bench-pools")
     shards.save(server)
     plan = plan_sweep(make_sweep_config(load.resolved, shards)).plan
@@ -96,7 +96,7 @@ def make_shard_reader(server: S3Server, load: Workload) -> Callable[[], pa.Table
 
 
 def measure_image_milliseconds(call: Callable[[], object]) -> float:
-    """Return the processor time per image in a call, as the minimum of several rounds."""
+    """Return the processor time per image in milliseconds: the minimum over several rounds of the call."""
     least = float("inf")
     for _ in range(N_ROUNDS + 1):
         began = time.process_time()
@@ -126,9 +126,9 @@ def test_the_shipped_pools_feed_every_model(
     for name, options in MODELS:
         load = make_model(name, tmp_path / f"{name}{options}", **options)
         size = f" {round(options['max_pixels'] ** 0.5)}" if options else ""
-        operations = flops.count_pair(load.model, load.pixels[0], load.questions[0][0])
+        operations = flops.count_pair_flops(load.model, load.pixels[0], load.questions[0][0])
         rows.append(measure_feeding(f"{name}{size}", "answers", operations, load.model.preprocess))
-    seen = flops.count_clip_vision(VIT_H_CONFIG, VIT_H_CONFIG.num_hidden_layers)
+    seen = flops.count_clip_vision_flops(VIT_H_CONFIG, VIT_H_CONFIG.num_hidden_layers)
     transform = PixelTransform(make_clip_processor(VIT_H_CONFIG.image_size), pad_to_square=False)
     rows.append(measure_feeding(next(iter(UNFEEDABLE_MODEL_CORES)), "similarities", seen, transform))
     with capsys.disabled():

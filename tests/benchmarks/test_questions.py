@@ -12,7 +12,7 @@ from PIL import Image
 from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
 
 from plumbline.operators.models.calls import Question
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.models.families.vlm import CHAT_PROFILE
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.networks.vlm import ChatVlm
@@ -52,7 +52,7 @@ def vlm(tmp_path_factory: pytest.TempPathFactory) -> ChatVlm:
     write_json(folder / "chat_template.json", {"chat_template": LLAVA_TEMPLATE})
     size_of = {"size": {"shortest_edge": IMAGE_SIDE}, "crop_size": {"height": IMAGE_SIDE, "width": IMAGE_SIDE}}
     write_json(folder / "preprocessor_config.json", {"image_processor_type": "CLIPImageProcessor", **size_of})
-    resolved = resolve_model(model_config(family="vlm", checkpoint=str(folder)), on_gpu=False)
+    resolved = resolve_model(make_model_config(family="vlm", checkpoint=str(folder)), on_gpu=False)
     model = load(replace(resolved, profile=CHAT_PROFILE), "likelihood")
     assert isinstance(model, ChatVlm)
     return model
@@ -64,14 +64,14 @@ def draw_images() -> list[Image.Image]:
 
 
 def answer(model: ChatVlm, images: list[Image.Image], each: int) -> list[float]:
-    """Ask `each` questions about every image; return the log-probability of each first choice's first token."""
+    """Ask `each` questions about every image; return the log-probability of every question's first choice."""
     features = model.encode([model.preprocess(image) for image in images])
     asked = [Question(image, f"Is there a {n}?", CHOICES) for image in range(len(images)) for n in range(each)]
     return [choices[0][0] for choices in model.likelihood(features, asked)]
 
 
 def time_fastest(*calls: Callable[[], object]) -> list[float]:
-    """Return the shortest time of each call, in seconds; the calls alternate, so busy moments affect all of them."""
+    """Return the shortest time of each call in seconds; the calls take turns, so other load affects all of them."""
     rounds = [[time_call(call) for call in calls] for _ in range(N_ROUNDS)]
     return [min(taken) for taken in zip(*rounds, strict=True)]
 
@@ -87,7 +87,7 @@ def test_ten_questions_on_an_image_cost_at_most_twice_one(vlm: ChatVlm, capsys: 
     answer(vlm, images[:1], 1)
     one, ten = time_fastest(lambda: answer(vlm, images, 1), lambda: answer(vlm, images, N_QUESTIONS))
     with capsys.disabled():
-        print(f"\n{N_QUESTIONS} questions per image: {ten / one:.2f} times one question (2 or less wanted)")
+        print(f"\n{N_QUESTIONS} questions per image take {ten / one:.2f} times as long as one (target: at most 2)")
     expect(ten <= 2 * one)
 
 
@@ -106,7 +106,7 @@ def test_batches_beat_one_pair_at_a_time(vlm: ChatVlm, capsys: pytest.CaptureFix
     alone, together = time_fastest(answer_pair_by_pair, lambda: answer(vlm, images, N_QUESTIONS))
     ratio = alone / together
     with capsys.disabled():
-        print(f"\nimages in batches with their questions: {ratio:.1f} times a pair at a time (5 or more wanted)")
+        print(f"\nbatches of images with their questions: {ratio:.1f} times as fast as single pairs (5 or more wanted)")
     expect(ratio >= 5)
 
 
@@ -125,7 +125,7 @@ def test_the_language_model_is_called_once_per_prompt_for_any_number_of_generato
     names = ["atlas", "borealis", "cobalt", "drift", "ember"][:generators]
     done, calls = run_counted_sweep(write_benchmark(tmp_path / "bench", names, count=N_PROMPTS), tmp_path / "store")
     with capsys.disabled():
-        print(f"\n{generators} generators, {N_PROMPTS} prompts: {calls} calls of the language model")
+        print(f"\n{generators} generators, {N_PROMPTS} prompts: {calls} calls to the language model")
     assert (done.exit_code, calls) == (0, N_PROMPTS)
 
 

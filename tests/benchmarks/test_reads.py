@@ -56,9 +56,9 @@ def test_plans_and_reports_read_little_of_the_images(
     share = report / size
     with capsys.disabled():
         print(
-            f"\n{N_GENERATORS * N_PROMPTS} images of {N_GENERATORS} generators, {size / 1e6:.0f} MB: the plan reads "
-            f"{plan:.1%} of these bytes, the report with {pictures} pictures {share:.1%}, in {seconds:.1f} s of CPU "
-            "including the counting proxy"
+            f"\n{N_GENERATORS * N_PROMPTS} images from {N_GENERATORS} generators, {size / 1e6:.0f} MB: the plan reads "
+            f"{plan:.1%} of these bytes; the report with {pictures} pictures reads {share:.1%}, in {seconds:.1f} s of "
+            "CPU, including the counting proxy"
         )
     expect(plan < MAX_PLAN_FRACTION)
     expect(share < MAX_REPORT_FRACTION)

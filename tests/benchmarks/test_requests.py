@@ -1,4 +1,4 @@
-"""The number of a sweep's requests to S3, counted by a proxy, is bounded, because S3 limits the rate per prefix."""
+"""The number of requests that a sweep makes to S3 is bounded, because S3 limits the rate per prefix."""
 
 import math
 from collections import Counter
@@ -37,7 +37,7 @@ def test_a_cell_takes_one_write_and_an_unchanged_night_reads_no_cell(
     proxy: FaultProxy, bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     few, many = (
-        count_night_requests(proxy, tmp_path / str(shards), f"{bucket}/{shards}", shards)
+        count_sweep_requests(proxy, tmp_path / str(shards), f"{bucket}/{shards}", shards)
         for shards in (N_FEW_SHARDS, N_MANY_SHARDS)
     )
     shard = {kind: (count - few[0][kind]) / (N_MANY_SHARDS - N_FEW_SHARDS) for kind, count in many[0].items()}
@@ -83,12 +83,12 @@ def count_ingest_requests(proxy: FaultProxy, folder: Path, bucket: str, tars: in
     return count_requests(proxy, lambda: ingest(config, lambda record: None).exit_code)
 
 
-def count_night_requests(
+def count_sweep_requests(
     proxy: FaultProxy, folder: Path, bucket: str, shards: int
 ) -> tuple[Counter[str], Counter[str]]:
-    """Return the numbers of requests by kind: of planning and running a sweep over `shards` shards, and of a later job.
+    """Return the number of requests by kind, for a new sweep over `shards` shards and for a repetition of this sweep.
 
-    The later job sweeps over the same shards when all scores and the report exist.
+    The first counts include planning and running the sweep; when it is repeated, all scores and the report exist.
     """
     write_rows(folder / "prompts.parquet", read_prompt_rows(4 * shards), row_group=4 * N_MANY_SHARDS)
     write_rows(folder / "images/atlas/00000.parquet", read_image_rows("atlas", 4 * shards), row_group=4)

@@ -1,4 +1,4 @@
-"""Planning over many committed cells stays within its limits, and memory does not grow with the rows."""
+"""Planning over many committed cells stays within its limits, and memory does not grow with the number of rows."""
 
 import os
 import subprocess
@@ -52,7 +52,7 @@ MAX_GROWTH = 1.25
 
 
 def write_many_shards(folder: Path, files: int) -> list[str]:
-    """Write this number of files per generator, with one row per shard; return the arguments of a sweep over them."""
+    """Write `files` files per generator, with one row per shard; return the arguments for a sweep over them."""
     write_rows(folder / "bench/prompts.parquet", read_prompt_rows(8))
     row = {**read_image_rows("atlas", 1)[0], "image": b""}
     for generator in GENERATORS:
@@ -113,7 +113,7 @@ def test_planning_over_a_million_committed_cells_takes_less_than_a_minute_and_li
     with capsys.disabled():
         print(
             f"\nplanning over {again.cells:,} committed cells: {again.seconds:.1f} s of CPU, {len(again.listed)} "
-            f"listings, at most {again.megabytes:.0f} MB (below {MAX_PLANNING_MEGABYTES:,} wanted)"
+            f"listings, at most {again.megabytes:.0f} MB (target: below {MAX_PLANNING_MEGABYTES:,})"
         )
     assert again.cells > 4 * len(GENERATORS) * FILES_PER_GENERATOR * SHARDS_PER_FILE
     assert len(again.listed) == len(set(again.listed))
@@ -136,7 +136,7 @@ def test_a_night_with_nothing_to_do_over_a_hundred_thousand_cells_takes_less_tha
     with capsys.disabled():
         print(
             f"\na night with nothing to do over {len(sweep.plan.cells):,} cells: {seconds:.1f} s of CPU, "
-            f"{elapsed:.1f} s by the clock"
+            f"{elapsed:.1f} s of wall time"
         )
     assert f"nothing new since run {RUN_ID}" in printed, printed
     expect(len(sweep.plan.cells) > 100_000)

@@ -25,7 +25,7 @@ from plumbline.jobs.scorer import open_scorer
 from plumbline.operators.scoring.scorer import Scorer
 from tests.benchmarks.photographs import make_photograph
 from tests.benchmarks.size import TINY, choose_size, expect
-from tests.serving import ROOT, TOKEN, Pair, Running, request_scores, run_service, select_first_pairs
+from tests.serving import ROOT, TOKEN, Pair, RunningService, request_scores, run_service, select_first_pairs
 
 N_CLIENTS = choose_size(64, 4)
 BATCH_SIZE = 32
@@ -43,7 +43,7 @@ SKIP_IF_TINY = pytest.mark.skipif(TINY, reason="starts a separate service")
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     words = (METRIC_OPTION, f"batch={BATCH_SIZE}", "threads=1")
     with run_service(tmp_path_factory.mktemp("serve") / "log", *words) as running:
         yield running
@@ -105,7 +105,7 @@ def make_body(pair: Pair) -> bytes:
 
 
 async def measure_clients(
-    service: Running,
+    service: RunningService,
     pairs: Sequence[Pair],
     kill: Sequence[int] = (),
     metric: str = "vqascore",
@@ -158,7 +158,7 @@ def score_offline(scorer: Scorer, pairs: Sequence[Pair]) -> tuple[float, list[fl
 
 
 def compare_with_offline(
-    service: Running, scorer: Scorer, pairs: Iterator[Pair], metric: str, images: int
+    service: RunningService, scorer: Scorer, pairs: Iterator[Pair], metric: str, images: int
 ) -> list[float]:
     """Return the service's rate in each round as a fraction of the offline rate; check that the scores are the same."""
     score_offline(scorer, list(islice(pairs, N_CLIENTS)))
@@ -192,7 +192,7 @@ def test_many_clients_reach_the_offline_rate_with_a_model_of_typical_size(
 
 
 def test_many_clients_reach_most_of_a_tiny_models_offline_rate(
-    service: Running, scorer: Scorer, pairs: Iterator[Pair]
+    service: RunningService, scorer: Scorer, pairs: Iterator[Pair]
 ) -> None:
     """The service's own cost matters most here, because the model takes less than 2 ms per image.
 
@@ -203,7 +203,7 @@ def test_many_clients_reach_most_of_a_tiny_models_offline_rate(
     expect(statistics.median(shares) >= 0.7)
 
 
-def test_more_clients_than_usual_only_wait_longer(service: Running, pairs: Iterator[Pair]) -> None:
+def test_more_clients_than_usual_only_wait_longer(service: RunningService, pairs: Iterator[Pair]) -> None:
     asyncio.run(measure_clients(service, list(islice(pairs, N_MANY_CLIENTS)), clients=N_MANY_CLIENTS))
     load = asyncio.run(measure_clients(service, list(islice(pairs, 2 * N_IMAGES)), clients=N_MANY_CLIENTS))
     middle, slowest = load.find_latency(50), load.find_latency(99)
@@ -211,7 +211,7 @@ def test_more_clients_than_usual_only_wait_longer(service: Running, pairs: Itera
     expect(slowest < 3 * middle)
 
 
-def test_multipart_images_cost_less_than_base64(service: Running) -> None:
+def test_multipart_images_cost_less_than_base64(service: RunningService) -> None:
     """The scores of the images are cached, so that only the request formats differ."""
     pngs = [encode_png(make_photograph(seed, choose_size(1024, 64))) for seed in range(N_LARGE_IMAGES)]
     prompts = [f"photograph {seed}" for seed in range(N_LARGE_IMAGES)]
@@ -251,7 +251,7 @@ def score_with_multipart(
 
 @SKIP_IF_TINY
 def test_memory_is_flat_under_load(pairs: Iterator[Pair], tmp_path: Path) -> None:
-    """The load lasts SERVE_SECONDS; memory is compared after a quarter of it and at the end. No score is cached."""
+    """Memory at the end of the load is compared with memory after a quarter of the time. No score is cached."""
     known, sizes = list(islice(pairs, N_IMAGES)), []
     with run_service(tmp_path / "log", METRIC_OPTION, f"batch={BATCH_SIZE}", "threads=1", "cached_scores=0") as service:
         processes = {"service": service.process.pid, "replica": service.replicas()[0]}
@@ -272,7 +272,7 @@ def read_megabytes(pid: int) -> float:
 
 
 def test_killing_a_replica_under_load_loses_and_repeats_no_score(
-    service: Running, scorer: Scorer, pairs: Iterator[Pair]
+    service: RunningService, scorer: Scorer, pairs: Iterator[Pair]
 ) -> None:
     asked = list(islice(pairs, N_IMAGES))
     _, expected = score_offline(scorer, asked)

@@ -1,4 +1,4 @@
-"""The statistics of metrics are fast compared with brute force, and their memory is bounded."""
+"""Computing statistics of metrics is fast compared with brute force, and takes a limited amount of memory."""
 
 import os
 import time
@@ -36,7 +36,7 @@ def make_ratings(rows: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def make_labels(rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return people's binary labels of `rows` images, which have very many ties, and a metric's scores."""
+    """Return human labels (0 or 1, so very many pairs are tied) for `rows` images, and a metric's scores."""
     human, metric = make_ratings(rows)
     return (human > 3).astype(float), metric
 
@@ -54,7 +54,7 @@ def calibrate_by_brute_force(human: np.ndarray, metric: np.ndarray) -> float:
 
 
 def time_call(call: Callable[[], object]) -> float:
-    """Return the CPU seconds of a call, which hardly depend on other processes on the machine."""
+    """Return the CPU time of a call in seconds, which hardly depends on other processes on the machine."""
     began = time.process_time()
     call()
     return time.process_time() - began
@@ -81,19 +81,19 @@ def test_tie_calibration_is_exact_and_faster_than_all_pairs(capsys: pytest.Captu
     with capsys.disabled():
         print()
         for (rows, name), ratio in ratios.items():
-            print(f"tie calibration, n = {rows}, {name}: {ratio:.0f} times as fast as all pairs")
+            print(f"tie calibration, n = {rows}, {name}: {ratio:.0f} times as fast as comparing all pairs")
         with start_fresh_process() as fresh:
             peak = max(fresh.map(measure_peak_megabytes, (make_ratings, make_labels)))
         print(
             f"peak memory of a process that calibrates n = {max(MIN_SPEEDUP_BY_ROWS)}: {peak:.0f} MB "
-            f"(below {MAX_MEGABYTES} wanted)"
+            f"(target: below {MAX_MEGABYTES})"
         )
     expect(all(ratio > MIN_SPEEDUP_BY_ROWS[rows] for (rows, _), ratio in ratios.items()))
     expect(peak < MAX_MEGABYTES)
 
 
 def measure_walks_one_by_one(nodes: pd.DataFrame, scores: pd.DataFrame, graph: str) -> None:
-    """Compute each metric's statistics on a graph as in the released code, with a separate call of scipy for each."""
+    """Compute the error graph's statistics as the released code does, calling scipy separately for each metric."""
     levels = nodes.loc[nodes["graph_id"] == graph]
     values = scores.loc[levels["image_id"]]
     for metric in scores:
@@ -118,7 +118,7 @@ def test_error_graphs_of_19_metrics_are_measured_faster_than_walk_by_walk(capsys
     )
     estimate = by_walk / sum(walks[graph] for graph in few) * sum(walks.values())
     with capsys.disabled():
-        print(f"\nT2IScoreScore, 165 graphs x 19 metrics: {measured:.2f} s (below 5 wanted)")
+        print(f"\nT2IScoreScore, 165 graphs x 19 metrics: {measured:.2f} s (target: below 5)")
         print(
             f"one walk at a time with scipy: about {estimate:.0f} s, estimated from {len(few)} graphs: "
             f"{estimate / measured:.0f} times as long"
@@ -143,6 +143,6 @@ def test_comparing_metric_pairs_is_faster_than_drawing_signs_for_each_pair(
 
 
 def _count_walks(nodes: pd.DataFrame) -> int:
-    """Count a graph's walks like the released code; a walk has a pair of roots and one node of every other level."""
+    """Count a graph's walks as the released code does: a walk has two roots and one node from each deeper level."""
     of_level = nodes.groupby("level")["node"].nunique()
     return int(of_level.drop(0, errors="ignore").prod() * of_level.get(0, 1) ** 2)

@@ -55,13 +55,14 @@ def test_digests_and_checksums_cost_under_three_percent_of_a_sweep(
         print(
             f"\n{len(files)} cells of {sum(map(len, files)):,} bytes: checksums add {written:.3f} s to writing and "
             f"{N_READS_PER_CELL * read:.3f} s to reading, digests of images take {N_READS_PER_IMAGE * looked:.3f} s; "
-            f"together {cost / stages:.2%} of the stages' {stages:.1f} s ({MAX_VERIFICATION_SHARE:.0%} allowed)"
+            f"together, {cost / stages:.2%} of the {stages:.1f} s that the stages take "
+            f"({MAX_VERIFICATION_SHARE:.0%} allowed)"
         )
     expect(cost < MAX_VERIFICATION_SHARE * stages)
 
 
 def time_fastest(action: Callable[[], object]) -> float:
-    """Return the time of the fastest of several calls of `action`, in seconds."""
+    """Return how many seconds the fastest of several calls of `action` took."""
     tries = []
     for _ in range(N_REPEATS):
         began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""A page of a million scores is cheap compared with reading and sorting the whole table with pandas."""
+"""Showing one page out of a million scores is cheap compared with reading and sorting all scores with pandas."""
 
 from pathlib import Path
 from typing import Any

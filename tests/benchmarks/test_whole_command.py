@@ -1,4 +1,4 @@
-"""A complete `jobs.sweep` on S3, from start to report, is faster than bare loops within the same run."""
+"""A complete `jobs.sweep` on S3, from start to report, is faster than bare loops on the same machine."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def time_bare_loops(metric: str, bench: str) -> float:
 
 
 def time_sweep(metrics: Sequence[str], bench: str, store: str) -> tuple[float, float]:
-    """Return the seconds of a sweep, and the seconds until its first image cell is in the store."""
+    """Return the duration of a sweep, and the time until its first image cell is in the store, both in seconds."""
     line = [
         "sweep=own_images", "models=shapes", f"metric=[{','.join(metrics)}]", f"store={store}",
         f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images", *HERE_OPTIONS,

@@ -1,4 +1,4 @@
-"""Counts the modules that a worker imports, without a model and with CLIP, in a separate process, as JSON.
+"""Counts the modules that a worker imports, without a model and with CLIP, and prints the counts as JSON.
 
 python -m tests.benchmarks.worker_imports
 """
@@ -11,9 +11,9 @@ if __name__ == "__main__":
     import plumbline.pipelines.running.actor  # noqa: F401
 
     alone, heavy = len(sys.modules), sorted({"torch", "pandas", "scipy"} & set(sys.modules))
-    from plumbline.operators.models.families import model_config
+    from plumbline.operators.models.families import make_model_config
     from plumbline.operators.models.loading import load
     from plumbline.operators.models.resolution import resolve_model
 
-    load(resolve_model(model_config(family="clip", checkpoint="assets/clip-shapes"), on_gpu=False), "similarity")
+    load(resolve_model(make_model_config(family="clip", checkpoint="assets/clip-shapes"), on_gpu=False), "similarity")
     print(json.dumps({"alone": alone, "heavy": heavy, "with a model": len(sys.modules)}))

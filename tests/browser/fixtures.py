@@ -1,4 +1,4 @@
-"""Fixture: a single browser that all tests of pages share."""
+"""Fixtures: the browser that all page tests share, and the width of its window."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -80,7 +80,7 @@ def press_enter(page: WebDriver, element: WebElement) -> None:
 
 
 def set_preferred_scheme(page: WebDriver, scheme: str) -> None:
-    """Make the browser report that the user prefers the colour scheme "light" or "dark"; an empty string ends this."""
+    """Make the browser report that the user prefers `scheme` ("light" or "dark"), or its default if `scheme` is ""."""
     features = [{"name": "prefers-color-scheme", "value": scheme}] if scheme else []
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 

@@ -1,9 +1,9 @@
-"""Takes the screenshots for README and the plugins' pages.
+"""Takes the screenshots for the README and the plugins' pages.
 
     python -m tests.browser.screenshots store/runs/RUN/report.html docs
     python -m tests.browser.screenshots http://127.0.0.1:8008/... plugins/viewer/view-desktop.png
 
-The second form takes one page of `plumbline view` or `plumbline rate`. Append `390 844` for the width and height of a
+The second form captures a page of `plumbline view` or `plumbline rate`. Append `390 844` for the width and height of a
 phone.
 """
 
@@ -28,7 +28,7 @@ return !document.querySelector("[aria-busy=true]")
 
 
 def take_screenshot(address: str, picture: Path, *, width: int, height: int) -> None:
-    """Save a screenshot of a page, at this address, in a window of this size."""
+    """Save a screenshot of the page at `address` to the file `picture`; the window's size is in CSS pixels."""
     options = Options()
     options.binary_location = str(shutil.which("chromium"))
     with tempfile.TemporaryDirectory() as profile:

@@ -1,4 +1,4 @@
-"""Edits are shown in a real browser next to their source, with a slider for keyboard, mouse and touch."""
+"""In a real browser, edits are shown next to their source, with a slider for keyboard, mouse and touch."""
 
 import re
 

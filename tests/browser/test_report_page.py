@@ -1,4 +1,4 @@
-"""The report in a real browser opens from a file, logs nothing to the console, sorts, filters and escapes text."""
+"""In a real browser, a report opens from a file, logs nothing, can be sorted and filtered, and escapes text."""
 
 from pathlib import Path
 

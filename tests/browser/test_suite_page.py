@@ -1,4 +1,4 @@
-"""The page of several benchmarks in a real browser opens from a file, sorts, and escapes names."""
+"""In a real browser, the page about several benchmarks opens from a file, can be sorted, and escapes names."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ BENCHMARKS = (HOSTILE_PROMPTS[0], "places")
 
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write the page of two benchmarks with hostile names, and return its path."""
+    """Write the page about two benchmarks with hostile names, and return its path."""
     folder, runs = tmp_path_factory.mktemp("suite"), dict[str, str]()
     for day, benchmark in enumerate(BENCHMARKS, 1):
         run = make_run(folder, generators=GENERATOR_NAMES, run_id=f"2026-01-0{day}", benchmark=benchmark)

@@ -1,4 +1,4 @@
-"""The trends page in a real browser opens from a file, shows a chosen skill, and escapes names."""
+"""In a real browser, the trends page opens from a file, shows a chosen skill, and escapes names."""
 
 from pathlib import Path
 
@@ -28,9 +28,9 @@ GENERATOR_NAMES = ("atlas", HOSTILE_PROMPTS[0], "מחולל", "sdxl-step-500", "
 
 @pytest.fixture(scope="module")
 def trends(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write the trends page of three nights with hostile names, and return its path.
+    """Write the trends page for three nights with hostile names, and return its path.
 
-    On the last night, a metric has another template.
+    One metric's template changes on the last night.
     """
     folder = tmp_path_factory.mktemp("trends")
     for day in range(1, 4):

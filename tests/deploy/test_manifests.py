@@ -21,7 +21,7 @@ from packaging.specifiers import SpecifierSet
 from PIL import Image
 
 from plumbline.pipelines.nightly.nightly_config import NightlyConfig
-from plumbline.pipelines.running.placement import NodeResources, fits
+from plumbline.pipelines.running.placement import NodeResources, pools_fit
 from tests.commands import load_job_config
 
 ROOT = Path(__file__).parent.parent.parent
@@ -43,7 +43,7 @@ def read_rayjob() -> dict[str, Any]:
 
 
 def close_schema(schema: Any) -> Any:
-    """Return a custom resource's schema that also refuses the fields which the API server would silently drop."""
+    """Return a custom resource's schema, changed to reject fields that the API server would silently drop."""
     if isinstance(schema, list):
         return [close_schema(inner) for inner in schema]
     if not isinstance(schema, dict):
@@ -76,7 +76,7 @@ def list_pod_templates(job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 def check_manifest(manifest: Mapping[str, Any]) -> None:
     """Raise ValidationError for fields that KubeRay or Kubernetes would refuse or drop.
 
-    A Ray manifest with missing or other top-level fields fails an assertion instead.
+    A Ray manifest with missing or unexpected top-level fields fails an assertion instead.
     """
     if manifest["apiVersion"] != "ray.io/v1":
         kubernetes_validate.validate(manifest, KUBERNETES_VERSION, strict=True)
@@ -126,7 +126,7 @@ def test_kuberays_schedule_starts_the_same_job() -> None:
     assert scheduled["spec"]["schedule"] == cron["spec"]["schedule"]
 
 
-def test_kuberays_further_rules_about_jobs_hold() -> None:
+def test_the_rayjob_follows_rules_that_only_kuberays_code_contains() -> None:
     """The rules are in KubeRay's validation.go: a TTL needs a shutdown, and a queue needs suspendable jobs."""
     manifest = read_rayjob()
     spec = manifest["spec"]
@@ -216,7 +216,7 @@ def test_the_workers_have_the_resources_and_labels_that_the_pools_need() -> None
     assert "H100" in group["template"]["spec"]["nodeSelector"]["nvidia.com/gpu.product"]
     pools = [config.cluster.find_pool(name) for name in config.cluster.pools]
     assert all(machine.suits(pool) for pool in pools)
-    assert all(fits([pool] * pool.max_size, [machine]) for pool in pools), "every pool can grow to its full size"
+    assert all(pools_fit([pool] * pool.max_size, [machine]) for pool in pools), "every pool can grow to its full size"
     assert not all(NodeResources(cpus=64, gpus=8).suits(pool) for pool in pools), "another machine does not"
 
 
@@ -241,15 +241,15 @@ def read_instructions() -> list[tuple[str, str]]:
     return [(word, said) for word, _, said in (line.partition(" ") for line in joined.splitlines() if line.strip())]
 
 
-def copy_context(said: str, folder: Path) -> None:
-    """Copy files as a COPY instruction with the arguments `said` does, with its target relative to `folder`.
+def copy_context(arguments: str, folder: Path) -> None:
+    """Do what a COPY instruction with these arguments does, but with a target relative to `folder`.
 
-    Files that the build ignores are left out.
+    Files that the container build ignores are not copied.
     """
     lines = (DEPLOY_FOLDER / "Dockerfile.dockerignore").read_text().splitlines()
     sent = {line.removeprefix("!") for line in lines if line.startswith("!")}
     ignored = shutil.ignore_patterns(*(line.removeprefix("**/") for line in lines if line.startswith("**/")))
-    *sources, target = said.split()
+    *sources, target = arguments.split()
     assert lines[0] == "*" and set(sources) <= sent, "everything else is ignored by the build"
     for source in sources:
         if (ROOT / source).is_dir():
@@ -259,9 +259,9 @@ def copy_context(said: str, folder: Path) -> None:
 
 
 def build_image(root: Path, environment: dict[str, str]) -> tuple[list[str], Path, dict[str, str]]:
-    """Carry out the Dockerfile's instructions below `root`, except for Debian's packages and the users.
+    """Carry out the Dockerfile's instructions below `root`, without installing Debian packages or creating users.
 
-    `environment` is that of the base image. Return the image's command, its working folder and its environment.
+    `environment` is the base image's. Return the built image's command, working folder and environment.
     """
     folder, command, stages = root, list[str](), 0
     for word, said in read_instructions():
@@ -287,7 +287,7 @@ def build_image(root: Path, environment: dict[str, str]) -> tuple[list[str], Pat
 
 @pytest.mark.slow
 def test_the_container_image_scores_images_and_plans_a_sweep(tmp_path: Path) -> None:
-    """The test runs the image's own lines; packages that pip would download are already installed."""
+    """The test runs the Dockerfile's own commands; packages that pip would download are already installed."""
     venv = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
     (site,) = venv.glob("lib/*/site-packages")

@@ -1,4 +1,4 @@
-"""Draws from a seed which faults disturb the sweeps of a soak, and when they occur."""
+"""Chooses at random, from a seed, which faults disturb the sweeps of a soak and when they occur."""
 
 import random
 from collections.abc import Iterator
@@ -56,9 +56,9 @@ class SweepPhase(NamedTuple):
     """A sweep over one state of the benchmark, repeated until it is complete."""
 
     bench: str
-    """State of the benchmark: fresh, grown (with another generator) or edited (with a changed prompt)."""
+    """State of the benchmark: fresh, grown (with an additional generator) or edited (with a changed prompt)."""
     options: str
-    """Additional options of the sweep, as command-line words."""
+    """Additional command-line arguments of the sweep."""
     events: tuple[Event, ...]
     jobs: tuple[str, ...] = ()
     """Jobs that read the run after the sweep."""
@@ -73,7 +73,7 @@ class SoakRound(NamedTuple):
 
 
 def draw_rounds(seed: int) -> Iterator[SoakRound]:
-    """Yield rounds indefinitely. Each kind of event occurs once before any kind repeats, if its store allows."""
+    """Yield rounds indefinitely. Each kind of event occurs once before any repeats, if the round's store allows it."""
     chance = random.Random(seed)
     deck: list[str] = []
     while True:
@@ -92,9 +92,9 @@ def draw_rounds(seed: int) -> Iterator[SoakRound]:
 
 
 def _draw_kind(chance: random.Random, deck: list[str], store: str) -> str:
-    """Remove the first kind of event that the store allows from the deck, and return it.
+    """Remove from the deck the first kind of event that can occur in this kind of store, and return it.
 
-    If the store allows none of the kinds in the deck, all kinds are first added to the deck in random order.
+    If the deck contains no such kind, all kinds are first added to the deck in random order.
     """
     suitable = {*EVENTS_ANYWHERE, *(EVENTS_ON_S3 if store == "s3" else EVENTS_ON_DISK)}
     if not suitable & set(deck):

@@ -29,7 +29,7 @@ MEMORY_NOTE = "memory"
 
 
 class Bait(NamedTuple):
-    """An image that contains BAIT_MARK, and the file for the id of the process that decodes the image."""
+    """An image that contains BAIT_MARK, and the file to which the process that decodes the image writes its id."""
 
     generator: str
     row: int
@@ -46,7 +46,7 @@ def install() -> None:
     from plumbline.operators.stages.similarities import SimilaritiesStage
     from plumbline.pipelines.base.filesystems import disk
 
-    disk.write_new = add_disk_full_fault(disk.write_new)
+    disk.write_new_file = add_disk_full_fault(disk.write_new_file)
     SimilaritiesStage.measure = add_hanging_call(SimilaritiesStage.measure)
     decode = module.decode_bytes
 

@@ -85,7 +85,7 @@ class Machines:
     def lose_head(self) -> None:
         """Kill the head, including the GCS and the progress log; the other machines are then without a cluster.
 
-        A new head is started at the same address, as behind the name of a service. It replies to the old machines, but
+        A new head is started at the same address, as if behind a service name. It replies to the old machines, but
         knows nothing about them.
         """
         self.cluster.head.node.kill()
@@ -93,7 +93,7 @@ class Machines:
         self.start(self.cluster.head.address)
 
     def list_workers(self) -> list[int]:
-        """Return the ids of the processes that run stages, the one with most memory first.
+        """Return the ids of the processes that run stages, the one that uses the most memory first.
 
         The kernel's OOM killer would choose them in this order.
         """

@@ -89,9 +89,9 @@ class RoundStorage(NamedTuple):
         }
 
     def damage(self, kind: str, choice: float) -> DamagedFile | None:
-        """Flip a bit in one of the newest files of a kind, or cut off its end; return None if no file was damaged.
+        """Damage one of the newest files of a kind, for example by flipping a bit; return None if no file was damaged.
 
-        On disk, half of the flipped bits leave the file's size, time and other hard links unchanged.
+        The kinds of damage in ROT_WAYS are only done on disk.
         """
         files = {path: entry for path, entry in self.list_files().items() if find_kind(path) == kind}
         if not files:
@@ -127,7 +127,7 @@ class RoundStorage(NamedTuple):
     def collect_garbage(self, damaged: Collection[str]) -> None:
         """Remove the files that `jobs.gc` would remove after the heartbeats of killed drivers have expired.
 
-        First delete earlier runs with damaged files, as a message of `jobs.gc` asks the user to do.
+        First delete earlier runs with damaged files, as `jobs.gc` asks the user to do.
         """
         newest = find_newest_run(self.store)
         for run in {path.split("/")[1] for path in damaged if path.startswith("runs/") and path.count("/") > 1}:

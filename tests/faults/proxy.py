@@ -1,4 +1,4 @@
-"""Simulates a faulty network: a local proxy makes random calls to a real object store fail, chosen by a seed."""
+"""Simulates a faulty network: a local proxy makes calls to a real object store fail at random, based on a seed."""
 
 import asyncio
 import random
@@ -84,7 +84,7 @@ class FaultProxy:
         """Number of body bytes in calls without a fault, keyed by method (PUT or GET) and by method and path."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve a client's connection with a connection to the server, for as many calls as the client makes."""
+        """Serve a client over a new connection to the server, for as many calls as the client makes."""
         client = Stream(reader, writer)
         with suppress(*CONNECTION_ERRORS):
             server = Stream(*await asyncio.open_connection(*self.upstream))

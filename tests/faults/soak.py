@@ -72,7 +72,7 @@ class SoakError(Exception):
 
 
 class EventLog:
-    """Log of all events, with one line of JSON per event and its time."""
+    """Log of all events, with one line of JSON per event that includes its time."""
 
     def __init__(self, *streams: TextIO) -> None:
         self.streams = streams
@@ -130,7 +130,7 @@ class Soak:
         self.proxy.valid = self.server.with_extra_key(self.key).key
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables that a driver of a soak needs besides a normal environment."""
+        """Return the environment variables that a soak's driver needs in addition to the normal environment."""
         return {
             "AWS_SHARED_CREDENTIALS_FILE": str(self.credentials),
             "AWS_ENDPOINT_URL": self.endpoint,
@@ -139,8 +139,8 @@ class Soak:
             "RAY_gcs_rpc_server_reconnect_timeout_s": "10",
         }
 
-    def place(self, kind: str, name: str) -> RoundStorage:
-        """Return a new folder or bucket called `name` for a round's benchmark and store; `kind` is "folder" or "s3"."""
+    def create_storage(self, kind: str, name: str) -> RoundStorage:
+        """Create a folder or bucket called `name` for a round's benchmark and store; `kind` is "folder" or "s3"."""
         if kind == "folder":
             return RoundStorage(StorageConfig().locate(str(self.folder / name)), self.masters)
         bucket = f"soak-{name}"
@@ -172,7 +172,7 @@ class DisturbedSweep:
         """Kinds of the events so far, each with a function that returns True if the event had an effect."""
 
     def run(self) -> None:
-        """Run until an attempt is complete, again after each damage to the finished store; wait for rival sweeps.
+        """Run until an attempt is complete, and again whenever the finished store is damaged; wait for rival sweeps.
 
         Raises SoakError if an attempt fails without a fault, does not end in time, or prints a traceback.
         """
@@ -235,7 +235,7 @@ class DisturbedSweep:
             waiting.wait(POLL_SECONDS)
 
     def _is_due(self, event: Event, n_committed: int) -> bool:
-        """Return True if the event's fraction of the cells is committed, and its pause has passed."""
+        """Return True if the event's fraction of the cells is committed and the event's pause has passed since then."""
         if event not in self.due:
             if n_committed < event.share * self.soak.cells_of[self.phase.bench, self.phase.options]:
                 return False
@@ -316,7 +316,7 @@ class DisturbedSweep:
         return _kill_process(workers[int(event.choice * len(workers))]) if workers else None
 
     def _trigger_worker_out_of_memory(self, event: Event, job: Driver) -> str | None:
-        """Kill the worker with most memory, as the kernel does if memory runs out; return None if none runs."""
+        """Kill the worker with the most memory, as the kernel does if memory runs out; return None if there is none."""
         workers = self.machines.list_workers()
         return _kill_process(workers[0]) if workers else None
 
@@ -329,14 +329,14 @@ class DisturbedSweep:
         return _kill_process(logs[0]) if logs else None
 
     def _trigger_raylet_killed(self, event: Event, job: Driver) -> str | None:
-        """Kill the raylet of a machine, add another machine, and return the name of the first for the log."""
+        """Kill the raylet of a machine, add another machine, and return the name of the killed one for the log."""
         node = self._choose_node(event)
         self.machines.lose_raylet(node)
         self.machines.add_machine()
         return f"machine {node.mark}"
 
     def _trigger_node_lost(self, event: Event, job: Driver) -> str | None:
-        """Kill a machine, add another one, and return the name of the first for the log."""
+        """Kill a machine, add another one, and return the name of the killed one for the log."""
         node = self._choose_node(event)
         self.machines.lose(node)
         self.machines.add_machine()
@@ -372,9 +372,9 @@ class DisturbedSweep:
         return f"{self.soak.proxy.share:.2f} of the calls for {event.seconds} s"
 
     def _trigger_credentials_expire(self, event: Event, job: Driver) -> str | None:
-        """Let the credentials expire, and describe for the log when new ones are written to the file.
+        """Let the credentials expire; return a text for the log that says when new credentials are written to the file.
 
-        New credentials are written at once or, depending on the event, only after some seconds.
+        Depending on the event, new credentials are written at once or only after some seconds.
         """
         self.soak.expire_credentials()
         if event.choice < 0.5:
@@ -452,7 +452,7 @@ def require_no_traceback(printed: Path) -> None:
 
 def run_undisturbed(soak: Soak, machines: Machines, wanted: Set[tuple[str, str]]) -> None:
     """Run sweeps without faults on one store; `wanted` contains (state of the benchmark, options of the sweep)."""
-    place = soak.place("folder", "undisturbed")
+    place = soak.create_storage("folder", "undisturbed")
     for bench, options in sorted(wanted, key=lambda one: (list(BENCH_STATES).index(one[0]), one[1])):
         place.set_bench_state(bench)
         known, began = len(place.read_cells()), time.monotonic()
@@ -545,7 +545,7 @@ def _assert_equal(soak: Soak, place: RoundStorage, phase: SweepPhase) -> None:
 
 
 def run_soak(soak: Soak, minutes: float, max_rounds: int | None) -> str:
-    """Run rounds until the time is over, but at least one; return "equal" or "failed" for the summary."""
+    """Run at least one round, and more until time is up; return "equal" or "failed" for the summary."""
     place = None
     with Machines(soak.folder / "machines") as machines:
         try:
@@ -555,7 +555,7 @@ def run_soak(soak: Soak, minutes: float, max_rounds: int | None) -> str:
             for number, drawn in enumerate(draw_rounds(soak.seed)):
                 if number == max_rounds or (number and soak.log.seconds() > 60 * minutes):
                     return "equal"
-                place = soak.place(drawn.store, f"round-{number}")
+                place = soak.create_storage(drawn.store, f"round-{number}")
                 run_round(soak, machines, place, drawn)
                 soak.totals["rounds"] += 1
         except Exception:

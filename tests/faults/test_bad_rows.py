@@ -95,41 +95,41 @@ class RowKind(NamedTuple):
 
 
 def make_corrupt_image(name: str, image: Any, found: str, remedy: str = "generate it again", **more: Any) -> RowKind:
-    """Return the kind of a row whose image cannot be decoded; `found` and `remedy` are parts of its error message."""
+    """Return a kind of row whose image cannot be decoded; `found` and `remedy` are parts of its error message."""
     return RowKind(name, {"image": image}, "corrupt_image", found, remedy, **more)
 
 
 def make_too_large_image(name: str, image: bytes, found: str, remedy: str) -> RowKind:
-    """Return the kind of a row whose image exceeds a limit; `found` and `remedy` are parts of its error message."""
+    """Return a kind of row whose image exceeds a limit; `found` and `remedy` are parts of its error message."""
     return RowKind(name, {"image": image}, "image_too_large", found, remedy)
 
 
 def make_missing_image(
     name: str, row: Mapping[str, Any], found: str, remedy: str = "generate the image", **more: Any
 ) -> RowKind:
-    """Return the kind of a row that has no image; `found` and `remedy` are parts of its error message."""
+    """Return a kind of row that has no image; `found` and `remedy` are parts of its error message."""
     return RowKind(name, {"image": None, **row}, "missing_image", found, remedy, **more)
 
 
 def make_unreadable_uri(name: str, uri: str, found: str) -> RowKind:
-    """Return the kind of a row whose image address cannot be read; `found` is part of its error message."""
+    """Return a kind of row whose image cannot be read from its address; `found` is part of its error message."""
     return RowKind(name, {"image": None, "uri": uri}, "unreadable_uri", found, "check the address", retried=True)
 
 
 def make_refused_uri(name: str, uri: str) -> RowKind:
-    """Return the kind of a row whose image address lies outside the benchmark's folders."""
-    found = "is not read: it lies outside of the benchmark's folders"
+    """Return a kind of row whose image address lies outside the benchmark's folders."""
+    found = "was refused: it lies outside of the benchmark's folders"
     return RowKind(name, {"image": None, "uri": uri}, "uri_refused", found, "benchmark.uri_roots", retried=True)
 
 
 def make_bad_prompt(name: str, text: str | None, error: str | None = None, file: str = "bytes") -> RowKind:
-    """Return the kind of a row whose prompt has a missing or unusual text; `error` is None if the row is scored."""
+    """Return a kind of row whose prompt text is missing or unusual; `error` is None if the row is scored."""
     found = "no text" if error else ""
     return RowKind(name, {"prompt_id": name}, error, found, "drop the prompt", file=file, prompt={"text": text})
 
 
 def make_bad_id(name: str, prompt_id: Any, error: str | None, found: str, remedy: str, file: str = "bytes") -> RowKind:
-    """Return the kind of a row with a missing, invalid or unusual prompt id.
+    """Return a kind of row whose prompt id is missing, invalid or unusual.
 
     `error` is the kind of its error, or None if the row is scored; `found` and `remedy` are parts of its message.
     """
@@ -170,14 +170,14 @@ ROW_KINDS = [
     make_too_large_image("too many bytes", PNG_BYTES + bytes(2_000_000), "bytes is over limits.max_bytes=2000000",
                     "raise the limit"),
     make_too_large_image("too many scans", repeat_scan(90), "scans is over limits.max_scans=64", "raise the limit"),
-    make_too_large_image("too elongated", encode_image(Image.new("L", (40_000, 1))), "40000x1 is over 16 times",
+    make_too_large_image("too elongated", encode_image(Image.new("L", (40_000, 1))), "40000x1 pixels is over 16 times",
                          "crop it"),
     make_missing_image("empty bytes", {"image": b""}, "neither image bytes nor a uri"),
     make_missing_image("null image", {}, "neither image bytes nor a uri"),
     RowKind("struct path without bytes", {"image": {"bytes": None, "path": "a.png"}}, "image_not_embedded",
          "only the path 'a.png'", "put the address in `uri`", file="structs"),
     make_missing_image("uri to nothing", {"uri": "FOLDER/images/nothing.png"}, "nothing at", retried=True),
-    make_missing_image("uri to an empty file", {"uri": "FOLDER/images/empty.png"}, "an empty file at", retried=True),
+    make_missing_image("uri to an empty file", {"uri": "FOLDER/images/empty.png"}, "empty.png' is empty", retried=True),
     make_refused_uri("uri outside of the benchmark", "/etc/passwd"),
     make_refused_uri("uri that a link leads outside", "FOLDER/images/outside.png"),
     make_unreadable_uri("uri to a pipe", "FOLDER/images/pipe.png", "expected a regular file"),
@@ -299,7 +299,7 @@ def make_slug(name: str) -> str:
 
 
 def write_bad_rows(folder: Path) -> None:
-    """Write a generator for each name in UNUSUAL_TYPES_BY_FILE; in `bytes`, bad rows alternate with valid rows."""
+    """Write a generator for each name in UNUSUAL_TYPES_BY_FILE; only the one named `bytes` also has valid rows."""
     (folder / "images").mkdir()
     (folder / "images" / "empty.png").write_bytes(b"")
     (folder / "images" / "outside.png").symlink_to(folder / "prompts.parquet")

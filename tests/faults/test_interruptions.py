@@ -56,7 +56,7 @@ def write_bench(folder: Path, baited: Bait | None = None) -> Path:
 
 @pytest.fixture(params=["cluster=here", pytest.param(RAY_OPTION, marks=pytest.mark.slow)])
 def cluster(request: pytest.FixtureRequest) -> str:
-    """Return the option for a sweep in this process or, when the test runs a second time, on Ray."""
+    """Return the option that runs a sweep in this process or on Ray; each test runs once with each."""
     if request.param == RAY_OPTION:
         request.getfixturevalue("ray_cluster")
     return str(request.param)
@@ -191,7 +191,7 @@ def test_a_sweep_that_loses_every_race_leaves_the_winners_cells(
 def test_a_write_to_a_full_disk_only_fails_its_cell(
     seed: int, bench: Path, tmp_path: Path, cluster: str, undisturbed: FinishedSweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "write_new", add_disk_full_fault(disk.write_new))  # Ray's workers inherit this
+    monkeypatch.setattr(disk, "write_new_file", add_disk_full_fault(disk.write_new_file))  # Ray's workers inherit this
     store = tmp_path / "store"
     store.mkdir()
     (store / DISK_FULL_FILE).write_text(str(random.Random(seed).randrange(N_CELLS // 2)))

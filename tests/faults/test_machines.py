@@ -84,7 +84,7 @@ def run_sweep(cluster: Cluster, bench: Path, store: str, *overrides: str) -> Ite
 
 
 @pytest.mark.slow
-def test_a_sweep_waits_for_late_machines_and_loses_nothing_with_a_lost_machine(
+def test_a_sweep_waits_for_late_machines_and_loses_no_scores_if_a_machine_is_lost(
     cluster: Cluster, bench: Path, bucket: str, s3_server: S3Server, undisturbed: pd.DataFrame
 ) -> None:
     """The logs of the machines contain none of the credentials that the driver passes to them."""

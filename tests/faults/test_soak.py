@@ -1,4 +1,4 @@
-"""A short soak on a real cluster gives the same tables as without faults, and leaves nothing behind."""
+"""After a short soak on a real cluster, all tables equal those of undisturbed sweeps, and nothing is left behind."""
 
 import json
 import subprocess

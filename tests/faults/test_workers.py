@@ -93,7 +93,7 @@ def test_a_shard_that_keeps_killing_workers_fails_alone_and_the_next_run_tries_i
 
 @pytest.mark.slow
 def test_a_sweep_with_retry_failed_tries_an_abandoned_shard_again(tmp_path: Path) -> None:
-    """The image of the shard blocks the first process that decodes it, until the deadline, but not the second."""
+    """The shard's image blocks the first process that decodes it until the deadline, but not the second process."""
     overrides = ("metric=[edge_density]", "cluster.max_attempts=1", "cluster.default.deadline=5")
     done, rows = sweep_marked_images({5: BAIT_MARK + str(tmp_path / "pid").encode()}, tmp_path, *overrides)
     assert list_failed_ids(done) == {row["image_id"] for row in rows[4:8]}

@@ -120,19 +120,19 @@ class ChangingBench:
         self.write_prompts()
 
     def replace_image(self) -> None:
-        """Replace the image of a randomly chosen row."""
+        """Replace the image in a randomly chosen row."""
         name, row = self._choose_row()
         row["image"] = self._make_image(name, self.chance.choice(self.prompts), self.chance.choice(GENERATORS))["image"]
         self.write_images(name)
 
     def break_image(self) -> None:
-        """Replace the image of a randomly chosen row by bytes that cannot be decoded."""
+        """Replace the image in a randomly chosen row with bytes that cannot be decoded."""
         name, row = self._choose_row()
         row["image"] = BROKEN_IMAGE
         self.write_images(name)
 
     def repair_images(self) -> None:
-        """Replace every broken image by the generator's image of the row's prompt."""
+        """Replace every broken image with the generator's original image for the row's prompt."""
         for name, rows in self.rows.items():
             broken = [row for row in rows if row["image"] == BROKEN_IMAGE]
             for row in broken:
@@ -148,7 +148,7 @@ class ChangingBench:
             self.write_images(name)
 
     def shuffle_images(self) -> None:
-        """Shuffle the rows of a randomly chosen generator, and divide them into other files and row groups."""
+        """Shuffle a randomly chosen generator's rows, and divide them differently into files and row groups."""
         name = self.chance.choice(sorted(self.rows))
         self.chance.shuffle(self.rows[name])
         self.write_images(name)

@@ -72,7 +72,7 @@ def list_files_by_kind(store: Path) -> dict[str, list[Path]]:
 
 
 def damage(store: Path, way: str, chance: Random) -> str:
-    """Damage some of the newest files, cells more often than others; return their paths."""
+    """Damage one to three of the newest files, most often cells; return a description."""
     damaged = []
     for _ in range(chance.randint(1, 3)):
         found = list_files_by_kind(store)
@@ -85,7 +85,7 @@ def damage(store: Path, way: str, chance: Random) -> str:
 def _damage_random_cell(store: Path, files: list[Path], way: str, chance: Random) -> str:
     """Damage one of the newest files; return an empty string if nothing changed."""
     path = chance.choice(files[-8:])
-    strangers = _find_other_recipes(store, path, files)
+    strangers = _find_cells_with_other_recipes(store, path, files)
     if way == "misplace":
         return _misplace_cell(store, path, chance.choice(strangers)) if strangers else ""
     others = strangers or [other for other in files[-8:] if other != path]
@@ -93,7 +93,7 @@ def _damage_random_cell(store: Path, files: list[Path], way: str, chance: Random
 
 
 def damage_images(folder: Path, generator: str, way: str, chance: Random) -> str:
-    """Damage one of a generator's tables or cached files; return the way and path, or "" if nothing changed."""
+    """Damage one of a generator's tables or cached files; return `way` and the path, or "" if nothing changed."""
     kept = folder / ".generate"
     files = [*(folder / generator).glob("*.parquet"), *(kept / "pictures").rglob("*.parquet")]
     files += (kept / "wanted" / generator).glob("*.parquet")
@@ -126,15 +126,15 @@ def overwrite(path: Path, content: bytes) -> None:
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def _find_other_recipes(store: Path, path: Path, files: list[Path]) -> list[Path]:
-    """Return cells of the same stage with another recipe; an empty list if the file is not a cell."""
+def _find_cells_with_other_recipes(store: Path, path: Path, files: list[Path]) -> list[Path]:
+    """Return the cells of the same stage with a different recipe, or an empty list if the file is not a cell."""
     stage, recipe, *_ = path.relative_to(store).parts
     others = [other.relative_to(store).parts for other in files if stage in STAGES]
     return [store.joinpath(*other) for other in others if other[0] == stage and other[1] != recipe]
 
 
 def _misplace_cell(store: Path, path: Path, stranger: Path) -> str:
-    """Move the cell at `path` to the folder of `stranger`, a cell with another recipe; return a description."""
+    """Move the cell at `path` to the folder of `stranger`, a cell with a different recipe; return a description."""
     path.rename(stranger.with_name(path.name))
     return f"misplace {path.relative_to(store)} to {stranger.parent.relative_to(store)}"
 

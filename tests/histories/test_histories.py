@@ -1,6 +1,6 @@
 """After any history of changes to a benchmark and a store, a run's tables equal those of a fresh store.
 
-Every step is a command as typed by a user, or a change of files between two commands.
+Every step is a command that a user types, or something that happens to the files between two commands.
 """
 
 import contextlib
@@ -55,7 +55,7 @@ class History:
         """Lines that describe the steps so far, shown if a step fails."""
 
     def perform(self, step: Step) -> None:
-        """Call the method that the step names with the step's random arguments, and add the step to the log."""
+        """Call the step's method with the step's random arguments, and add the step to the log."""
         name, *drawn = step
         told = getattr(self, name)(*drawn)
         self.log.append(" ".join(map(str, [name, *drawn, *([told] if told else [])])))
@@ -75,15 +75,15 @@ class History:
         return f"run {run}"
 
     def change(self, change: str) -> None:
-        """Change the benchmark with the method of ChangingBench that is called `change`."""
+        """Change the benchmark by calling the method of ChangingBench whose name is `change`."""
         getattr(self.bench, change)()
 
     def damage(self, way: str) -> str:
         """Damage some of the store's files; return a description of the damage for the log."""
         return damage(self.store, way, self.chance)
 
-    def draw(self, way: str) -> str:
-        """Damage the generated images, generate them again and assert that all are right; return a description."""
+    def regenerate(self, way: str) -> str:
+        """Damage the generated images, generate them again and assert that all are correct; return the damage."""
         images = self.bench.folder / self.bench.images
         harmed = damage_images(images, PAINTER, way, self.chance)
         self.bench.version += 1
@@ -95,8 +95,8 @@ class History:
         self.painter.assert_drawn(images / PAINTER, self.bench.prompts)
         return harmed
 
-    def die(self, share: float) -> None:
-        """Delete the newest run and a fraction `share` of the cells, as if a killed sweep had not written them."""
+    def undo_newest_sweep(self, share: float) -> None:
+        """Delete the newest run and a fraction `share` of all cells, as if the sweep had been killed."""
         files = list_files_by_kind(self.store)
         runs = sorted(path.parent for path in files.get("manifest", []))
         if runs:
@@ -128,10 +128,10 @@ class History:
                 signal.setitimer(signal.ITIMER_REAL, 0)
         return f"exit code {code}"
 
-    def look(self, job: str) -> str:
-        """Run a job that cleans up, reports or lists the damaged store; return its exit code for the log.
+    def run_other_job(self, job: str) -> str:
+        """Run `jobs.gc`, `jobs.report` or `jobs.status` on the store, which may be damaged; return a line for the log.
 
-        The exit code must be one of EXIT_CODES.
+        The job's exit code must be one of EXIT_CODES.
         """
         chosen = {"gc": (gc, ["delete=true", "grace_days=0"]), "report": (report, []), "status": (status, [])}
         module, arguments = chosen[job]
@@ -174,17 +174,17 @@ SWEEP_FLAGS = (
     ("benchmark.require_every_prompt=false",),
 )
 SWEEPS = st.sampled_from(METRICS), st.sampled_from(SWEEP_FLAGS)
-DRAWING_STEPS = [st.tuples(st.just("draw"), st.sampled_from(DRAWN_DAMAGE_WAYS))] if "generate" in JOBS else []
-"""Strategy that draws the step `draw`, which needs the generation plugin; the list is empty without the plugin."""
+REGENERATE_STEPS = [st.tuples(st.just("regenerate"), st.sampled_from(DRAWN_DAMAGE_WAYS))] if "generate" in JOBS else []
+"""Strategy that draws the step `regenerate`; the list is empty without the generation plugin, which the step needs."""
 STEPS = st.one_of(
     st.tuples(st.just("damage"), st.sampled_from(DAMAGE_WAYS)),
     st.tuples(st.just("damage"), st.sampled_from(DAMAGE_WAYS)),
     st.tuples(st.just("change"), st.sampled_from(CHANGE_METHODS)),
     st.tuples(st.just("change"), st.sampled_from(CHANGE_METHODS)),
-    *DRAWING_STEPS,
-    st.tuples(st.just("die"), st.floats(0, 1)),
+    *REGENERATE_STEPS,
+    st.tuples(st.just("undo_newest_sweep"), st.floats(0, 1)),
     st.tuples(st.just("stop"), st.floats(0, 1.5), *SWEEPS),
-    st.tuples(st.just("look"), st.sampled_from(["gc", "report", "status"])),
+    st.tuples(st.just("run_other_job"), st.sampled_from(["gc", "report", "status"])),
 )
 """Strategy that draws a step between two sweeps: the name of a method of History, and its arguments."""
 

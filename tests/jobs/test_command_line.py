@@ -175,14 +175,17 @@ def test_every_ready_made_sweep_and_cluster_is_valid_with_every_metric(sweep: st
         (["metric=[clipscor]"], "metric=clipscor: no such choice; did you mean clipscore"),
         (["+models.other={family: clip}"], "config key 'models.other.checkpoint' is required and not set"),
         (["+models.clip.chekpoint=x"], "unknown config key 'models.clip.chekpoint'; did you mean checkpoint"),
-        (["metrics.gecko.nli=vqa"], "gecko.nli: gecko needs a nli model, but the model of role 'vqa' is a clip_flant5"),
+        (
+            ["metrics.gecko.nli=vqa"],
+            "gecko.nli: gecko needs a nli model, but the model for role 'vqa' is a clip_flant5",
+        ),
         (["metrics.gecko.threshold=7"], "gecko threshold: expected a fraction between 0 and 1, got 7.0"),
         (["metrics.dsg.writer=nobody"], "metrics.dsg.writer: no model has the role 'nobody'"),
         (
             ["metric=[pickscore]"],
             "no model has the role 'pickscore'; the sweep's roles are vqa, clip, llm, nli, matcher",
         ),
-        (["metric=[pickscore]"], "add it, as in +model@models.pickscore=NAME"),
+        (["metric=[pickscore]"], "add it with +model@models.pickscore=NAME"),
         (["model@models.pickscore=pickscore"], "to add it, write +model@models.pickscore=NAME"),
         (["metrics.tifa.filtr=x"], "unknown config key 'metrics.tifa.filtr'; did you mean metrics.tifa.filter"),
         (
@@ -431,11 +434,11 @@ def test_help_texts_are_only_read_for_help(monkeypatch: pytest.MonkeyPatch) -> N
     """Help texts come from all files in conf/; reading them takes longer than everything else on the command line."""
 
     def fail_if_called(*_: object, whole: bool) -> str:
-        raise AssertionError("help texts are gathered though no help was asked for")
+        raise AssertionError("help texts were read although nobody asked for help")
 
     monkeypatch.setattr("plumbline.jobs.command.describe_options", fail_if_called)
     assert run_job(COMMAND, lambda config: 0, ["sweep=shapes"]) == 0
-    with pytest.raises(AssertionError, match="texts are gathered"):
+    with pytest.raises(AssertionError, match="help texts were read"):
         run_job(COMMAND, main, ["--help"])
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from plumbline.pipelines.base.exit_codes import COMPLETE
 from tests.bench_of import list_arguments, read_image_rows, read_prompt_rows, write_rows
-from tests.commands import Ended, run
+from tests.commands import FinishedJob, run
 
 N_EDITED, N_PROMPTS = 20, 44
 EDITED_MESSAGE = (
@@ -14,7 +14,7 @@ EDITED_MESSAGE = (
 
 
 @pytest.fixture(scope="module")
-def sweep(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Ended]:
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, FinishedJob]:
     """Run a nightly CLIPScore job, edit 20 random prompts, and run it again on the same images.
 
     Return the option that names the store, and the result of the second job.
@@ -35,14 +35,14 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Ended]:
     return f"store={folder}/store", run("nightly", *words)
 
 
-def test_an_edited_prompt_is_not_reported_as_a_regression(sweep: tuple[str, Ended]) -> None:
+def test_an_edited_prompt_is_not_reported_as_a_regression(sweep: tuple[str, FinishedJob]) -> None:
     _, night = sweep
     assert night.code == COMPLETE, "the scores of edited prompts are lower"
     assert "regression" not in night.out.lower().replace("no regression", "")
     assert f"(left out: {N_EDITED} prompts with edited texts) since" in night.words
 
 
-def test_the_report_says_how_many_prompts_were_left_out_and_compares_the_others(sweep: tuple[str, Ended]) -> None:
+def test_the_report_says_how_many_prompts_were_left_out_and_compares_the_others(sweep: tuple[str, FinishedJob]) -> None:
     store, _ = sweep
     said = run("report", store, "compare=previous")
     assert EDITED_MESSAGE in said.words and "Nothing changed in the scores that both runs have" in said.words

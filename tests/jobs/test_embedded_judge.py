@@ -19,7 +19,7 @@ TIED = {"borealis", "cobalt"}
 
 
 def read_true_order() -> list[str]:
-    """Return the generators' names, from the largest to the smallest fraction of images that break no requirement."""
+    """Return the generators' names, ordered from the largest to the smallest fraction of correct images."""
     truth = pq.read_table(SHAPES_FOLDER / "truth.parquet").to_pandas()
     return list(truth.groupby("generator")["correct"].mean().sort_values(ascending=False).index)
 

@@ -1,4 +1,4 @@
-"""Every metric that conf/ offers scores images of shapes with tiny checkpoints; rows without a score have a reason."""
+"""With tiny checkpoints, every metric in conf/ scores images of shapes; rows without a score have a reason."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +20,8 @@ from tests.question_packs import write_pack
 from tests.serving import select_first_pairs
 
 
-def read_choice(file: Path) -> list[str]:
-    """Return the metrics that a file in a folder conf/metric configures.
+def list_configured_metrics(file: Path) -> list[str]:
+    """Return the names of the metrics that a file in a conf/metric folder configures.
 
     A file configures the metric with its own name, unless it lists several metrics.
     """
@@ -35,7 +35,7 @@ METRIC_FILES = [
     *(ROOT / "conf/metric").glob("*.yaml"),
     *(file for file in (ROOT / "plugins").glob("*/conf/metric/*.yaml") if file.parents[2] not in PLUGINS_TESTED_APART),
 ]
-CHOICE_BY_METRIC = {name: file.stem for file in METRIC_FILES for name in read_choice(file)}
+CHOICE_BY_METRIC = {name: file.stem for file in METRIC_FILES for name in list_configured_metrics(file)}
 """Name of the file in a folder conf/metric that configures each metric, keyed by the metric's name."""
 COMPARING_METRICS = {"pairwise"}
 """Metrics that need several generators (test_pairwise_sweep.py)."""

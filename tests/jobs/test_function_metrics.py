@@ -84,7 +84,7 @@ def read_table(bench: Bench, name: str = "scores") -> pd.DataFrame:
 
 
 def get_encoded_image(row: Any) -> bytes:
-    """Return the encoded image that a row of scores is about, as the embedded benchmark contains it."""
+    """Return the encoded image that a row of scores refers to, from the embedded benchmark."""
     found = {each["image_id"]: each["image"] for each in read_image_rows(row.generator, N_PROMPTS)}
     return bytes(found[row.image_id])
 
@@ -212,7 +212,7 @@ def test_a_function_of_a_package_imports_the_packages_other_modules(tmp_path: Pa
     named = "# @package metrics.named\nkind: function\nfunction: own_metrics.halves:half\nabout: is a half\n"
     (tmp_path / "conf/metric/named.yaml").write_text(named)
     bench = Bench(tmp_path, generators=["atlas"], count=5)
-    words = bench.list_words("metric=[named,own_metrics.halves:half]", "--config-dir", f"{tmp_path}/conf")
+    words = bench.list_arguments("metric=[named,own_metrics.halves:half]", "--config-dir", f"{tmp_path}/conf")
     done = subprocess.run(
         [sys.executable, "-m", "jobs.sweep", *words],
         env={**os.environ, "PYTHONPATH": f"{tmp_path}:{Path.cwd()}"},

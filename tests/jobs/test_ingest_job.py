@@ -10,7 +10,7 @@ from tests.commands import run, run_for_output
 
 
 def write_input(folder: Path, *, absent: int = 0) -> Path:
-    """Write a table of eight images and the image files except the last `absent` of them; return the table's path."""
+    """Write a table of eight images and all but the last `absent` of their files; return the table's path."""
     lines = []
     for number, row in enumerate(read_image_rows("atlas", 8)):
         if number < 8 - absent:

@@ -13,13 +13,13 @@ import pytest
 from PIL import Image
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.pipelines.maintenance.gc_config import KeepRuns
+from plumbline.pipelines.maintenance.gc_config import RetentionRules
 from plumbline.pipelines.maintenance.retention import drop_runs
 from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig
 from tests.bench_of import list_sources, read_image_rows, read_prompt_rows
-from tests.commands import Ended, find_newest_run_folder, open_store_at, run
+from tests.commands import FinishedJob, find_newest_run_folder, open_store_at, run
 from tests.files import make_tar, write_files
 
 PROMPT_TEXTS = [row["text"] for row in read_prompt_rows(3)]
@@ -37,7 +37,7 @@ def format_json_lines(rows: Sequence[Mapping[str, Any]]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
-def score_images(tmp_path: Path, *words: str, job: str = "score") -> Ended:
+def score_images(tmp_path: Path, *words: str, job: str = "score") -> FinishedJob:
     """Run a job that scores images with a metric that needs no model."""
     return run(job, f"store={tmp_path}/store", "metric=[entropy]", "models=shapes", "cluster=here", *words)
 
@@ -121,9 +121,9 @@ def write_names_only(folder: Path) -> Path:
 
 
 def write_models_in_a_dataset(folder: Path) -> Path:
-    """Write a Hugging Face dataset as downloaded, and return its folder.
+    """Write a Hugging Face dataset in its downloaded layout, and return its folder.
 
-    The column `model` names the generators, whose rows are mixed.
+    The column `model` names the generators, whose rows alternate.
     """
     rows = [{"image": {"bytes": png, "path": None}, "caption": text, "model": name, "steps": 4}
             for png, text in zip(PNG_FILES, PROMPT_TEXTS, strict=True) for name in ("sdxl", "flux")]  # fmt: skip
@@ -291,7 +291,7 @@ def test_every_folder_is_a_separate_benchmark(tmp_path: Path) -> None:
         assert score_images(tmp_path, f"images={write_names_only(tmp_path / name)}").code == 0
         assert read_manifest(tmp_path)["benchmark"] == name
     store = open_store_at(f"{tmp_path}/store")
-    assert not drop_runs(store, KeepRuns(last=1)), "the newest run of each folder is kept"
+    assert not drop_runs(store, RetentionRules(last=1)), "the newest run of each folder is kept"
     with pytest.raises(ConfigError, match=r"cannot be compared with it \(its benchmark is 'first'"):
         write_report(store, compare="previous")
     assert score_images(tmp_path, f"images={tmp_path}/first", "name=renders").code == 0
@@ -311,7 +311,7 @@ def test_a_limit_scores_only_the_first_images(tmp_path: Path) -> None:
 def write_table(
     folder: Path, generator: str, pngs: Sequence[bytes] = PNG_FILES, texts: Sequence[str] = PROMPT_TEXTS
 ) -> Path:
-    """Write images and a CSV like those of users' scripts, and return the CSV's path.
+    """Write images and a CSV as a user's script would, and return the CSV's path.
 
     The CSV has absolute paths, and skills separated by semicolons.
     """
@@ -320,12 +320,12 @@ def write_table(
     return write_files(folder, {f"{generator}.csv": "\n".join(["file,prompt,skills", *rows])}) / f"{generator}.csv"
 
 
-def ingest(tmp_path: Path, generator: str, *arguments: str, **written: Any) -> Ended:
+def ingest(tmp_path: Path, generator: str, *arguments: str, **written: Any) -> FinishedJob:
     table = write_table(tmp_path / "renders", generator, **written)
     return run("ingest", f"table={table}", f"generator={generator}", f"output={tmp_path}/own", *arguments)
 
 
-def sweep_images(tmp_path: Path, prompt_file: Path | None = None, *arguments: str) -> Ended:
+def sweep_images(tmp_path: Path, prompt_file: Path | None = None, *arguments: str) -> FinishedJob:
     where = [f"benchmark.prompts={prompt_file or tmp_path / 'own/prompts.parquet'}", f"benchmark.images={tmp_path}/own"]
     return score_images(tmp_path, "sweep=own_images", *where, *arguments, job="sweep")
 

@@ -35,7 +35,6 @@ REPEATED_METRIC = "twice"
 
 @pytest.fixture(scope="module")
 def sweep_words(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Return the command-line words of a sweep, without its store."""
     folder = tmp_path_factory.mktemp("judging")
     write_benchmark(folder / "bench", ["atlas"], count=4)
     tiny.save_causal_lm(folder / "babbler", max_position_embeddings=4096)

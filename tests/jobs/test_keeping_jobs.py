@@ -24,7 +24,7 @@ from plumbline.pipelines.maintenance.running_sweeps import RunningSweep, StageSt
 from plumbline.pipelines.running.events import CellsExpected, ShardFinished, ShardStarted
 from plumbline.pipelines.sweeps.computing import register_sweep
 from tests.bench_of import SMALL_OPTIONS, UNJUDGED_OPTIONS, Bench, plan_bench, read_image_rows, write_benchmark
-from tests.commands import Ended, open_store_at, run, run_for_output, run_refused
+from tests.commands import FinishedJob, open_store_at, run, run_for_output, run_refused
 from tests.environment import ROOT
 from tests.faults.driving import wait_until
 
@@ -110,7 +110,7 @@ def test_ctrl_c_ends_the_view_cleanly_without_a_message_about_a_sweep(
 
     monkeypatch.setattr(status, "watch", raise_stop)
     open_store_at(tmp_path).check()  # creates the store
-    assert run("status", f"store={tmp_path}", "--watch") == Ended(code, "", said)
+    assert run("status", f"store={tmp_path}", "--watch") == FinishedJob(code, "", said)
 
 
 def test_status_reports_the_first_sweep_while_it_works_and_after_it_was_killed_or_stopped(
@@ -170,7 +170,7 @@ def test_a_sweep_reports_the_number_of_computed_cells(tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize("rights", [0o2775, 0o2755])
 def test_everyone_who_may_write_to_a_stores_folder_may_write_to_a_sweeps_files(rights: int, tmp_path: Path) -> None:
-    """Despite the usual umask, files have the group rights of the folder, even if they are linked or replaced."""
+    """Despite the usual umask, files have the group permissions of the folder, even if they are linked or replaced."""
     bench = Bench(tmp_path, "metric=[edge_density]")
     store = Path(bench.store.place.url)
     store.mkdir()

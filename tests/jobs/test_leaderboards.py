@@ -1,4 +1,4 @@
-"""The terminal shows reasons with their full messages, and ranks only generators that have a score."""
+"""The terminal shows why rows failed, with full messages, and ranks only generators that have a score."""
 
 import io
 import re
@@ -18,7 +18,7 @@ from tests.operators.tallied import summarise
 
 
 def make_results(*failed: dict[str, Any]) -> Any:
-    """Return a stand-in for a run's results: equal scores of two generators for one prompt, and these failed rows."""
+    """Return a stand-in for a run's results: two generators with equal scores for one prompt, and the failed rows."""
     scored = [{"generator": name, "metric": "m", "prompt_id": "p", "score": 0.5} for name in ("atlas", "cobalt")]
     lost = [{"generator": row["generator"], "metric": "m", "prompt_id": "p", "score": None} for row in failed]
     scores = rows.table([*scored, *lost], schemas.SCORES)
@@ -55,9 +55,9 @@ def make_finished_sweep(results: Any, lower_is_better: Collection[str] = ()) -> 
     )
 
 
-def parse_ranks(said: str) -> list[tuple[str, str]]:
+def parse_ranks(output: str) -> list[tuple[str, str]]:
     """Return (rank, generator) for each row of a printed leaderboard."""
-    return re.findall(r"│ (\S) │ (\w+) +│", said)
+    return re.findall(r"│ (\S) │ (\w+) +│", output)
 
 
 def test_a_kind_of_failure_is_shown_with_a_message_that_says_what_to_do() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from plumbline.jobs.logs import write_log
+from plumbline.jobs.logs import log_to_file
 from plumbline.operators.base.errors import ConfigError
 from plumbline.pipelines.base.logs import (
     LogConfig,
@@ -30,7 +30,7 @@ def read_lines(path: Path) -> list[dict[str, str]]:
 
 
 def test_a_line_of_json_has_its_subject_and_the_raised_error(tmp_path: Path) -> None:
-    with write_log(LogConfig(format="json", file=f"{tmp_path}/log"), NO_SECRETS), add_log_fields(run="r"):
+    with log_to_file(LogConfig(format="json", file=f"{tmp_path}/log"), NO_SECRETS), add_log_fields(run="r"):
         with add_log_fields(node="answers:vqa", cell="3f2a91bc"):
             LOGGER.warning("two\nlines of %d words", 4)
         try:
@@ -49,7 +49,7 @@ def test_a_text_entry_is_one_line_without_terminal_control_codes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with (
-        write_log(LogConfig(format="text"), NO_SECRETS),
+        log_to_file(LogConfig(format="text"), NO_SECRETS),
         add_log_fields(node="scores", generator="atlas", cell="3f2a91bc"),
     ):
         LOGGER.info("a prompt of\x1b[2Jtwo\nlines")
@@ -62,7 +62,7 @@ def test_no_line_contains_a_secret_of_the_environment_or_the_storage(
 ) -> None:
     monkeypatch.setenv("AWS_SESSION_TOKEN", f"{SECRET}-of-the-environment")
     config = LogConfig(format=form, file=f"{tmp_path}/log")  # type: ignore[arg-type]
-    with pytest.raises(ValueError), write_log(config, ["an-access-key", SECRET, None]):
+    with pytest.raises(ValueError), log_to_file(config, ["an-access-key", SECRET, None]):
         LOGGER.info(
             "%s, %s, %s-of-the-environment", "an-access-key", SECRET, SECRET, extra={"fields": {"shard": SECRET}}
         )
@@ -75,10 +75,10 @@ def test_no_line_contains_a_secret_of_the_environment_or_the_storage(
 
 def test_without_a_format_nothing_is_logged(capfd: pytest.CaptureFixture[str]) -> None:
     before = logging.getLogger("plumbline").handlers
-    with write_log(LogConfig(), NO_SECRETS):
+    with log_to_file(LogConfig(), NO_SECRETS):
         LOGGER.error("unheard")
         assert find_level() is None
-    with write_log(LogConfig(format="json", level="warning"), NO_SECRETS):
+    with log_to_file(LogConfig(format="json", level="warning"), NO_SECRETS):
         assert find_level() == logging.WARNING
     assert capfd.readouterr() == ("", "") and logging.getLogger("plumbline").handlers is before
 
@@ -91,12 +91,12 @@ def test_lines_of_workers_have_the_workers_time_and_the_drivers_run(tmp_path: Pa
         worker.error("no luck", exc_info=ValueError("why"))
     worker.info("it goes on")
     (lines,) = sent
-    assert [line["message"] for line in forwarder.take_unsent()] == ["it goes on"], (
+    assert [line["message"] for line in forwarder.take_unsent_lines()] == ["it goes on"], (
         "a line that is kept until the next report"
     )
     record = logging.makeLogRecord({"msg": "later"})
     assert lines[0]["time"] < make_log_entry(record)["time"]
-    with write_log(LogConfig(format="json", file=f"{tmp_path}/log"), NO_SECRETS), add_log_fields(run="r"):
+    with log_to_file(LogConfig(format="json", file=f"{tmp_path}/log"), NO_SECRETS), add_log_fields(run="r"):
         log_worker_lines(lines)
     (line,) = read_lines(tmp_path / "log")
     del line["time"]
@@ -112,7 +112,7 @@ def test_the_last_line_is_the_reason_why_the_job_ended(tmp_path: Path) -> None:
 
 
 def test_a_log_that_cannot_be_written_is_refused_in_one_line(tmp_path: Path) -> None:
-    nowhere = write_log(LogConfig(format="json", file=f"{tmp_path}/no/folder/log"), NO_SECRETS)
+    nowhere = log_to_file(LogConfig(format="json", file=f"{tmp_path}/no/folder/log"), NO_SECRETS)
     with pytest.raises(ConfigError, match=r"log\.file .*name a file that can be written"), nowhere:
         raise AssertionError("it began")
     with pytest.raises(ConfigError, match=r"log\.file: expected a file on this machine, got 's3://bucket/log'"):

@@ -29,10 +29,10 @@ from plumbline.pipelines.base.exit_codes import (
 from plumbline.pipelines.nightly import regressions
 from plumbline.pipelines.nightly.deadline import NightStopped
 from plumbline.pipelines.store.lease import Clock, Lease, LeaseHeld, read_lease, take_lease
-from plumbline.pipelines.store.runs import commit_run, find_newest_run, has_report, list_run_ids, make_newest
+from plumbline.pipelines.store.runs import commit_run, find_newest_run, has_report, list_run_ids, make_run_newest
 from plumbline.pipelines.store.store import LATEST_FILE, Store
 from tests.bench_of import Bench, read_image_rows, read_prompt_rows, save_scores, write_rows
-from tests.commands import Ended, run_for_output, run_refused
+from tests.commands import FinishedJob, run_for_output, run_refused
 from tests.histories.damage import ROT_WAYS, damage_file
 
 ROOT = Path(__file__).parent.parent.parent
@@ -103,7 +103,7 @@ class Nights(Bench):
 
         save_scores(self.plan(), score)
 
-    def run(self, *words: str, job: str = "nightly") -> Ended:
+    def run(self, *words: str, job: str = "nightly") -> FinishedJob:
         self.score()
         return super().run(*words, job=job)
 
@@ -125,7 +125,7 @@ class Nights(Bench):
                 sys.executable,
                 "-c",
                 HOLDER_SCRIPT,
-                *self.list_words("nightly.webhook=http://127.0.0.1:9/x", "nightly.lease=10"),
+                *self.list_arguments("nightly.webhook=http://127.0.0.1:9/x", "nightly.lease=10"),
             ],
             cwd=ROOT,
             stdin=subprocess.PIPE,
@@ -297,7 +297,7 @@ class RivalNight:
             take_lease(store, NIGHTLY_LEASE_NAME, "rival", clock=JumpingClock())
             store.write_text(f"runs/{self.ID}/report.html", "the rival's")
             commit_run(store, self.ID, store.read_json(f"runs/{before}/manifest.json") or {})
-            make_newest(store, self.ID)
+            make_run_newest(store, self.ID)
         self.renew(lease)
 
 
@@ -430,8 +430,8 @@ def test_a_failed_webhook_is_a_warning_that_does_not_show_its_address(
     assert sent[1] == {**outcome, "webhook": None}
     kept = [path for path in Path(nights.store.place.url).rglob("*") if path.is_file() and b"hush" in path.read_bytes()]
     assert not kept and "hush" not in failed.out + ended.out
-    assert "hush" not in run_refused("nightly", *nights.list_words("nightly.webhook=hush-hush"), code=64)
-    shown = run_for_output("nightly", *nights.list_words("nightly.webhook=http://x/hush-hush"), "--config")
+    assert "hush" not in run_refused("nightly", *nights.list_arguments("nightly.webhook=hush-hush"), code=64)
+    shown = run_for_output("nightly", *nights.list_arguments("nightly.webhook=http://x/hush-hush"), "--config")
     assert "hush" not in shown and "webhook: '***'" in shown
 
 
@@ -507,5 +507,5 @@ def test_every_exit_code_is_documented() -> None:
     ],
 )
 def test_an_impossible_option_is_refused_by_name(override: str, remedy: str, nights: Nights) -> None:
-    line = run_refused("nightly", *nights.list_words(override), code=64)
+    line = run_refused("nightly", *nights.list_arguments(override), code=64)
     assert override.partition("=")[0] in line and remedy in line

@@ -16,7 +16,7 @@ from plumbline.pipelines.store.lease import read_lease
 from plumbline.pipelines.store.runs import list_run_ids
 from plumbline.pipelines.sweeps.suite import plan_suite
 from tests.bench_of import read_image_rows, read_prompt_rows, save_scores, write_rows
-from tests.commands import Ended, load_job_config, open_store_at, run
+from tests.commands import FinishedJob, load_job_config, open_store_at, run
 from tests.jobs.test_nightly_job import JumpingClock, use_clock
 from tests.pipelines.nightly.test_outcome import serve
 
@@ -61,7 +61,7 @@ class Suite:
         return [*words, f"store={self.store.place.url}"]
 
     def make_worse(self, name: str) -> None:
-        """Replace flint's images in a benchmark by images with lower scores."""
+        """Lower the scores of flint's images in a benchmark, and change the modification time of their file."""
         self.quality[name, "flint"] -= 0.1
         self.seconds += 1  # a file's modification time is its ETag
         os.utime(self.folder / name / "images/flint/0.parquet", (self.seconds, self.seconds))
@@ -74,7 +74,7 @@ class Suite:
 
             save_scores(planned, score)
 
-    def run(self, *words: str, job: str = "nightly") -> Ended:
+    def run(self, *words: str, job: str = "nightly") -> FinishedJob:
         return run(job, *self.words, *words)
 
     def list_suites(self) -> list[str]:
@@ -90,10 +90,11 @@ def suite(tmp_path: Path) -> Suite:
     return Suite(tmp_path)
 
 
-def test_nights_over_two_benchmarks_report_both_at_once_and_only_changes(suite: Suite) -> None:
+def test_a_nightly_job_over_two_benchmarks_sends_one_message_and_reports_only_changes(suite: Suite) -> None:
     """Flint gets worse on all 8 prompts of one benchmark.
 
-    By chance, this has a probability of 1 in 2^7, which is significant even after correction for two generators.
+    The probability that this happens by chance is 1 in 2^7, which is significant even after correction for two
+    generators.
     """
     with serve([200] * 3) as hook:
         webhook = f"nightly.webhook={hook.url}"

@@ -26,7 +26,7 @@ Counts = Counter[tuple[str, ...]]
 
 
 def read_ray_metrics() -> str:
-    """Return the text with Ray's metrics that Prometheus would read from this machine."""
+    """Return Ray's metrics as the text that Prometheus would read from this machine."""
     import ray
 
     (machine,) = ray.nodes()
@@ -97,7 +97,7 @@ def run_observed_sweep(folder: Path, *overrides: str) -> ObservedSweep:
 
 
 def corrupt_images(folder: Path, *places: int) -> None:
-    """Make the generator atlas's images at these positions unreadable."""
+    """Replace atlas's images at these positions with bytes that cannot be decoded."""
     rows = read_image_rows("atlas", 4)
     for place in places:
         rows[place]["image"] = b"no image"
@@ -106,7 +106,7 @@ def corrupt_images(folder: Path, *places: int) -> None:
 
 @pytest.fixture(scope="module")
 def sweeps(ray_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[ObservedSweep, ObservedSweep]:
-    """Run a sweep with a broken image, then another after a second image broke; all other results are in the store."""
+    """Run a sweep with one broken image, and then a sweep with two; the second reuses all other results."""
     folder = tmp_path_factory.mktemp("observed")
     write_benchmark(folder / "bench", ["atlas", "flint"], count=4)
     corrupt_images(folder, 0)
@@ -154,7 +154,7 @@ def test_every_computed_cell_has_a_log_line(sweeps: tuple[ObservedSweep, Observe
     assert spoilt == ["committed: 4 rows, 2 corrupt_image, 2 kept"]
 
 
-def test_progress_counts_the_calls_of_models(sweeps: tuple[ObservedSweep, ObservedSweep]) -> None:
+def test_progress_counts_model_calls(sweeps: tuple[ObservedSweep, ObservedSweep]) -> None:
     """The seven valid images are counted, and so are their prompts."""
     (line,) = (line for line in sweeps[0].printed.splitlines() if line.startswith("similarities:clip: 2/2 cells"))
     assert ", 14 of about 16 steps, 1 failed rows" in line

@@ -16,13 +16,11 @@ import pytest
 from PIL import Image
 
 from plumbline.operators.base import schemas
-from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.judges.pairwise import PairwiseConfig
 from plumbline.operators.models.calls import Question
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.resolution import resolve_model
-from plumbline.operators.scoring.scorer import ScorerConfig
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.bench_of import (
     UNJUDGED_OPTIONS,
@@ -48,7 +46,7 @@ def paint(brightness: int, number: int = 0) -> bytes:
 
 
 def write_images(folder: Path, generator: str, images: Sequence[bytes | None]) -> None:
-    """Write a generator's images as one Parquet file: one image for each of the first prompts, or None for no image."""
+    """Write a generator's images for the first prompts, in order, as a Parquet file; None marks a missing image."""
     rows = [
         {"image_id": f"{generator}-{number}", "prompt_id": prompt["prompt_id"], "image": image}
         for number, (prompt, image) in enumerate(zip(read_prompt_rows(len(images)), images, strict=True))
@@ -75,7 +73,7 @@ def prefer_brighter(number: int, body: Mapping[str, Any]) -> Answer:
 
 
 class JudgedBenchmark:
-    """A benchmark of plainly coloured images, with a service on localhost that prefers brighter ones."""
+    """A benchmark of images in a single colour, and a judge on localhost that prefers the brighter of two images."""
 
     def __init__(self, folder: Path, server: Server) -> None:
         self.folder, self.server = folder, server
@@ -83,17 +81,17 @@ class JudgedBenchmark:
         for generator, brightness in BRIGHTNESS_BY_GENERATOR.items():
             write_images(folder, generator, [paint(brightness, number) for number in range(N_PROMPTS)])
 
-    def list_words(self, *more: str) -> list[str]:
+    def list_arguments(self, *more: str) -> list[str]:
         service = f"family: openai, checkpoint: judge, endpoint: '{self.server.url}', key_variable: {KEY_VARIABLE}"
         words = ["sweep=own_images", "models=shapes", f"+models.vlm={{{service}, max_retries: 0}}"]
         return list_arguments(self.folder, self.folder / "store", *words, "metric=[pairwise]", "max_failed=1", *more)
 
     def sweep(self, *more: str, code: int = 0) -> str:
         """Run a sweep, which must end with this exit code; return its output as one line."""
-        return " ".join(run_for_output("sweep", *self.list_words(*more), code=code).split())
+        return " ".join(run_for_output("sweep", *self.list_arguments(*more), code=code).split())
 
-    def count_asked(self) -> int:
-        """Return the number of requests that the service has received since the last call of this method."""
+    def count_new_requests(self) -> int:
+        """Return the number of requests that the service has received since this method was last called."""
         asked = len(self.server.bodies)
         self.server.bodies.clear()
         return asked
@@ -116,7 +114,7 @@ def judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[JudgedBe
 
 
 def export_pairs(judged: JudgedBenchmark, output: str, *more: str) -> set[tuple[str, str]]:
-    """Export pairs for DPO from the newest run; return the generators of the better and the worse image of each."""
+    """Export pairs for DPO from the newest run; return a (better, worse) pair of generators for each pair of images."""
     words = (f"store={judged.folder}/store", f"output={judged.folder}/{output}", "format=pairs", "held_out=0", *more)
     assert run("rewards", *words).code == 0
     table = pq.read_table(judged.folder / output / "data").select(["model_0", "model_1", "label_0"]).to_pylist()
@@ -136,9 +134,9 @@ def test_pairs_for_dpo_can_be_those_that_the_judge_itself_compared(judged: Judge
 
 def test_every_pair_of_images_is_compared_in_both_orders(judged: JudgedBenchmark) -> None:
     said = judged.sweep()
-    assert "12 pairs compared in both orders" in said and judged.count_asked() == 24
+    assert "12 pairs compared in both orders" in said and judged.count_new_requests() == 24
     table = pq.read_table(find_newest_run_folder(judged.folder / "store") / "comparisons.parquet")
-    assert table.schema.equals(schemas.COMPARED)
+    assert table.schema.equals(schemas.COMPARED_PAIRS)
     compared = table.to_pandas()
     assert len(compared) == 24 and set(compared["metric"]) == {"pairwise"}
     orders = compared.groupby(["first_generator", "second_generator"]).size()
@@ -164,21 +162,23 @@ def test_a_score_is_the_share_of_comparisons_that_an_image_wins(judged: JudgedBe
 
 def test_a_new_generator_is_compared_and_no_other_pair_is_asked_again(judged: JudgedBenchmark) -> None:
     judged.sweep()
-    assert judged.count_asked() == 24
-    assert "0 cells to compute" in run_for_output("sweep", *judged.list_words()) and judged.count_asked() == 0
+    assert judged.count_new_requests() == 24
+    assert (
+        "0 cells to compute" in run_for_output("sweep", *judged.list_arguments()) and judged.count_new_requests() == 0
+    )
     write_images(judged.folder, "blaze", [paint(250, number) for number in range(N_PROMPTS)])
     judged.sweep()
-    assert judged.count_asked() == 3 * N_PROMPTS * 2
+    assert judged.count_new_requests() == 3 * N_PROMPTS * 2
     assert judged.read_means() == {"blaze": 1.0, "dim": 0.0, "grey": 0.333, "light": 0.667}
     assert len(judged.read_table("comparisons")) == 6 * N_PROMPTS * 2
 
 
 def test_a_changed_image_is_compared_again_and_no_other(judged: JudgedBenchmark) -> None:
     judged.sweep()
-    judged.count_asked()
+    judged.count_new_requests()
     write_images(judged.folder, "dim", [paint(255), *(paint(50, number) for number in range(1, N_PROMPTS))])
     judged.sweep()
-    assert judged.count_asked() == 4
+    assert judged.count_new_requests() == 4
     assert judged.read_means() == {"dim": 0.25, "grey": 0.375, "light": 0.875}
 
 
@@ -214,7 +214,7 @@ def test_a_prompt_without_another_image_has_no_pair(judged: JudgedBenchmark) -> 
 def test_identical_files_are_a_tie_and_the_judge_is_not_asked(judged: JudgedBenchmark) -> None:
     write_images(judged.folder, "dim", [paint(100, number) for number in range(N_PROMPTS)])
     judged.sweep()
-    assert judged.count_asked() == 2 * N_PROMPTS * 2
+    assert judged.count_new_requests() == 2 * N_PROMPTS * 2
     compared = judged.read_table("comparisons").query("first_generator == 'dim' and second_generator == 'grey'")
     assert set(compared["choice"]) == {"tie"} and set(compared["p_first"]) == {0.5}
     assert set(compared["reason"]) == {"The two files are identical."}
@@ -231,7 +231,7 @@ def test_a_reply_without_a_choice_is_asked_once_more_and_then_fails_the_pair(jud
 
     judged.server.script = refuse_once_or_always
     judged.sweep(code=2)
-    assert judged.count_asked() == 2 * 24
+    assert judged.count_new_requests() == 2 * 24
     compared = judged.read_table("comparisons")
     failed = compared[compared["error"].notna()]
     assert {error["kind"] for error in failed["error"]} == {"unreadable_reply"} and len(failed) == 16
@@ -243,11 +243,11 @@ def test_only_failed_pairs_are_asked_again(judged: JudgedBenchmark) -> None:
         make_error(503) if read_pixel(read_images(body)[0])[2] == 1 else prefer_brighter(number, body)
     )
     judged.sweep(code=2)
-    judged.count_asked()
+    judged.count_new_requests()
     assert int(judged.read_table("scores")["score"].isna().sum()) == 3
     judged.server.script = prefer_brighter
     judged.sweep("retry_failed=true")
-    assert judged.count_asked() == 3 * 2
+    assert judged.count_new_requests() == 3 * 2
     assert judged.read_means() == {"dim": 0.0, "grey": 0.5, "light": 1.0}
 
 
@@ -262,7 +262,7 @@ def test_a_killed_sweep_continues_with_the_pairs_that_are_missing(judged: Judged
 
     judged.server.script = wait_at_the_last_shard
     process = subprocess.Popen(
-        [sys.executable, "-m", "jobs.sweep", *judged.list_words()],
+        [sys.executable, "-m", "jobs.sweep", *judged.list_arguments()],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -272,41 +272,41 @@ def test_a_killed_sweep_continues_with_the_pairs_that_are_missing(judged: Judged
     process.communicate()
     released.set()
     judged.server.script = prefer_brighter
-    judged.count_asked()
+    judged.count_new_requests()
     judged.sweep()
-    assert 8 <= judged.count_asked() < 24, "the last answers before the kill may not be saved yet"
+    assert 8 <= judged.count_new_requests() < 24, "the last answers before the kill may not be saved yet"
     assert len(judged.read_table("comparisons")) == 24
 
 
 def test_a_dry_run_shows_what_each_selection_of_pairs_costs(judged: JudgedBenchmark) -> None:
     said = judged.sweep("dry_run=true", "+models.vlm.prices={read: 1, written: 4}").replace("│", "")
     said = " ".join(said.split())
-    assert "comparisons:vlm: about 0.048 USD for 24 calls of a service" in said and judged.count_asked() == 0
+    assert "comparisons:vlm: about 0.048 USD for 24 calls of a service" in said and judged.count_new_requests() == 0
     assert "all, or at most for active 3 12 24 0.048 USD" in said and "baseline, baseline=dim 2 8 16 0.032 USD" in said
     assert "neighbours, neighbours=1 2 8 16 0.032 USD" in said
 
 
 def test_each_generator_is_compared_with_a_baseline(judged: JudgedBenchmark) -> None:
     judged.sweep("metrics.pairwise.pairs=baseline", "metrics.pairwise.baseline=grey")
-    assert judged.count_asked() == 2 * N_PROMPTS * 2
+    assert judged.count_new_requests() == 2 * N_PROMPTS * 2
     assert judged.read_means() == {"dim": 0.0, "grey": 0.5, "light": 1.0}
     compared = judged.read_table("comparisons")
     assert set(compared["first_generator"]) == {"dim", "grey", "light"}
     assert ((compared["first_generator"] == "grey") | (compared["second_generator"] == "grey")).all()
     judged.sweep()  # of all pairs only the rest is asked
-    assert judged.count_asked() == N_PROMPTS * 2
+    assert judged.count_new_requests() == N_PROMPTS * 2
 
 
 def test_neighbours_in_the_ranking_of_another_metric_are_compared(judged: JudgedBenchmark) -> None:
     chosen = ("metrics.pairwise.pairs=neighbours", "metrics.pairwise.ranked_by=brightness")
-    said = run_refused("sweep", *judged.list_words(*chosen))
+    said = run_refused("sweep", *judged.list_arguments(*chosen))
     assert "metrics.pairwise.ranked_by: no run of small in " in said and "run a sweep with metric=[brightness]" in said
     code = judged.folder / "bright.py"
     code.write_text("def bright(image, prompt):\n    return image.getpixel((0, 0))[0]\n")
     function = f"+metrics.brightness={{kind: function, function: '{code}:bright'}}"
-    run_for_output("sweep", *judged.list_words(), "metric=[]", function)
+    run_for_output("sweep", *judged.list_arguments(), "metric=[]", function)
     judged.sweep(*chosen)
-    assert judged.count_asked() == 2 * N_PROMPTS * 2
+    assert judged.count_new_requests() == 2 * N_PROMPTS * 2
     both = judged.read_table("comparisons")[["first_generator", "second_generator"]]
     assert {*map(frozenset, both.to_numpy())} == {frozenset(["dim", "grey"]), frozenset(["grey", "light"])}
 
@@ -314,9 +314,9 @@ def test_neighbours_in_the_ranking_of_another_metric_are_compared(judged: Judged
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["benchmark.generators=[dim]"], "compares the images of two generators, but the benchmark has one, 'dim'"),
+        (["benchmark.generators=[dim]"], "compares images from two generators, but the benchmark has one, 'dim'"),
         (["metrics.pairwise.judge=nli"], "pairwise needs a "),
-        (["metrics.pairwise.judge=vqa"], "two images in one question, but the model of role 'vqa'"),
+        (["metrics.pairwise.judge=vqa"], "two images in one question, but the model for role 'vqa'"),
         (["metrics.pairwise.pairs=baseline"], "pairwise baseline: pairs=baseline needs the name of a generator"),
         (
             ["metrics.pairwise.pairs=baseline", "metrics.pairwise.baseline=gray"],
@@ -324,7 +324,7 @@ def test_neighbours_in_the_ranking_of_another_metric_are_compared(judged: Judged
         ),
         (["metrics.pairwise.baseline=grey"], "pairwise baseline: only for pairs=baseline, found pairs=all"),
         (["metrics.pairwise.ablation=blank_images"], "has no stage that ablation=blank_images affects"),
-        (["metrics.pairwise.pairs=active"], "metrics.pairwise.pairs: expected another value than active"),
+        (["metrics.pairwise.pairs=active"], "metrics.pairwise.pairs: expected a value other than active"),
         (
             ["metrics.pairwise.pairs=active", "adaptive=betting", "metric=[pairwise,entropy]"],
             "metrics.pairwise.pairs: pairs=active leaves out images that entropy would score",
@@ -335,32 +335,26 @@ def test_neighbours_in_the_ranking_of_another_metric_are_compared(judged: Judged
 def test_a_sweep_that_cannot_compare_is_refused_in_one_sentence(
     judged: JudgedBenchmark, words: Sequence[str], message: str
 ) -> None:
-    assert message in run_refused("sweep", *judged.list_words(*words)) and judged.count_asked() == 0
+    assert message in run_refused("sweep", *judged.list_arguments(*words)) and judged.count_new_requests() == 0
 
 
 def test_generators_without_a_common_prompt_are_refused(judged: JudgedBenchmark) -> None:
     rows = [{"prompt_id": prompt["prompt_id"], "image": paint(9)} for prompt in read_prompt_rows(N_PROMPTS)]
     for number, generator in enumerate(BRIGHTNESS_BY_GENERATOR):
         write_rows(judged.folder / "images" / generator / "00000.parquet", rows[number : number + 1])
-    said = run_refused("sweep", *judged.list_words("benchmark.require_every_prompt=false"))
+    said = run_refused("sweep", *judged.list_arguments("benchmark.require_every_prompt=false"))
     assert "no prompt has images by two of the generators dim, grey, light" in said
-
-
-def test_a_scorer_refuses_to_compare() -> None:
-    service = model_config(family="openai", checkpoint="judge", endpoint="http://127.0.0.1:9/v1")
-    with pytest.raises(ConfigError, match=r"metrics\.pairwise: it compares the images of several generators"):
-        ScorerConfig(models={"vlm": service}, metrics={"pairwise": PairwiseConfig()})
 
 
 @pytest.mark.slow
 def test_on_ray_the_same_pairs_are_compared(judged: JudgedBenchmark) -> None:
     judged.sweep("cluster=local")
-    assert judged.count_asked() == 24 and judged.read_means() == {"dim": 0.0, "grey": 0.5, "light": 1.0}
-    assert "0 cells to compute" in run_for_output("sweep", *judged.list_words())
+    assert judged.count_new_requests() == 24 and judged.read_means() == {"dim": 0.0, "grey": 0.5, "light": 1.0}
+    assert "0 cells to compute" in run_for_output("sweep", *judged.list_arguments())
 
 
 def test_a_sweep_with_other_metrics_stops_early_when_win_rates_are_decided(judged: JudgedBenchmark) -> None:
-    ended = run("sweep", *judged.list_words("adaptive=betting", "adaptive.indifference=0.1"))
+    ended = run("sweep", *judged.list_arguments("adaptive=betting", "adaptive.indifference=0.1"))
     assert ended.code == 0 and "of 3 pairs" in ended.words
 
 
@@ -375,7 +369,7 @@ def test_an_active_sweep_compares_only_generators_that_do_not_differ_clearly_yet
     said = judged.sweep(*words)
     assert "of 3 pairs 2 told apart, 0 alike, 1 undecided" in said
     rest = count - 64  # the first round has 64 prompts
-    assert judged.count_asked() == 2 * (3 * 64 + rest)
+    assert judged.count_new_requests() == 2 * (3 * 64 + rest)
     decided = judged.read_table("decisions").set_index(["generator_a", "generator_b"])["verdict"].to_dict()
     assert decided == {("light", "grey"): "undecided", ("light", "dim"): "a", ("grey", "dim"): "a"}
     assert len(judged.read_table("comparisons")) == 2 * (3 * 64 + rest)
@@ -385,7 +379,7 @@ def test_an_active_sweep_compares_only_generators_that_do_not_differ_clearly_yet
         "light": count,
     }
     judged.sweep(*words)
-    assert judged.count_asked() == 0, "the decisions are the same when the sweep is repeated"
+    assert judged.count_new_requests() == 0, "the decisions are the same when the sweep is repeated"
 
 
 def test_images_are_paired_by_prompt_in_whatever_order_and_files_they_are(judged: JudgedBenchmark) -> None:
@@ -396,7 +390,7 @@ def test_images_are_paired_by_prompt_in_whatever_order_and_files_they_are(judged
     light = [{"prompt_id": ids[n], "image": paint(200, n)} for n in range(N_PROMPTS)]
     write_rows(judged.folder / "images/light/00000.parquet", light)
     judged.sweep(code=2)
-    assert judged.count_asked() == 24
+    assert judged.count_new_requests() == 24
     table = pq.read_table(find_newest_run_folder(judged.folder / "store") / "comparisons.parquet").to_pandas()
     images_of = {which: table[table[f"{which}_generator"] == "grey"] for which in ("first", "second")}
     for which, rows in images_of.items():
@@ -415,13 +409,13 @@ def test_rows_with_their_own_prompts_are_paired_by_their_texts(judged: JudgedBen
         ]
         write_rows(judged.folder / "rows" / generator / "00000.parquet", rows)
     own = ["sweep=own_rows", f"benchmark.images={judged.folder}/rows", "benchmark.prompts=null"]
-    words = [word for word in judged.list_words() if not word.startswith(("sweep=", "benchmark."))]
+    words = [word for word in judged.list_arguments() if not word.startswith(("sweep=", "benchmark."))]
     run_for_output("sweep", *own, *words)
-    assert judged.count_asked() == 24 and judged.read_means() == {"dim": 0.0, "grey": 0.5, "light": 1.0}
+    assert judged.count_new_requests() == 24 and judged.read_means() == {"dim": 0.0, "grey": 0.5, "light": 1.0}
 
 
 def test_a_shard_that_fails_keeps_its_pairs_with_the_reason(judged: JudgedBenchmark) -> None:
-    planned = plan_sweep(load_job_config("sweep", *judged.list_words()))
+    planned = plan_sweep(load_job_config("sweep", *judged.list_arguments()))
     (judged.folder / "store/comparisons").write_text("a file in place of the folder")
     finished = run_plan(planned)
     compared = pq.read_table(f"{finished.folder}/comparisons.parquet").to_pandas()
@@ -445,7 +439,7 @@ def test_a_local_model_compares_the_letters_in_each_order(save: Callable[[Path],
     assert "2 pairs compared in both orders" in said
     files = {row["image_id"]: row["image"] for name in ("atlas", "flint") for row in read_image_rows(name, 2)}
     texts = {prompt["prompt_id"]: prompt["text"] for prompt in read_prompt_rows(2)}
-    judge = load(resolve_model(model_config(family="vlm", checkpoint=str(checkpoint)), on_gpu=False), "likelihood")
+    judge = load(resolve_model(make_model_config(family="vlm", checkpoint=str(checkpoint)), on_gpu=False), "likelihood")
     metric = PairwiseConfig(answers="likelihood")
     compared = pq.read_table(find_newest_run_folder(tmp_path / "store") / "comparisons.parquet").to_pylist()
     assert len(compared) == 4

@@ -31,7 +31,7 @@ REFUSED_COMMANDS: Refusals = {
         ("images={mine}", "expected column(s) image or uri, found picture, caption, seed; rename or add them, or "),
         ("images={mine} metrics=[vqa]", "metric=vqa: no such choice; did you mean vq2 or vqascore?"),
         ("images={mine} prompts=/nowhere", "/nowhere: not found"),
-        ("images={mine} prompts=ftp://127.0.0.1:1/x", "Connection refused; name a local path, or an address of s3://"),
+        ("images={mine} prompts=ftp://127.0.0.1:1/x", "Connection refused; use a local path, or an address"),
         ("outputs", "/outputs: not found; check the path"),
     ],
     "report store={store}": [

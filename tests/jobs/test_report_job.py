@@ -1,4 +1,4 @@
-"""The report command prints the report's main statements and its address."""
+"""The report command prints the report's main findings and its address."""
 
 import re
 import shutil
@@ -60,7 +60,7 @@ def test_the_change_of_a_combined_reward_is_listed_with_those_of_its_parts(tmp_p
     )
 
 
-def score_noisily_among_many(generator: str, metric: str, prompt: int) -> float:
+def make_noisy_score(generator: str, metric: str, prompt: int) -> float:
     """Return a score from 0 to 1; generator g07 has the same noise as the others but a much higher mean."""
     noise = np.random.default_rng([prompt, *generator.encode()]).normal(0, 0.5)
     return float(np.clip((0.9 if generator == "g07" else 0.55) + noise, 0, 1))
@@ -75,7 +75,7 @@ def test_no_report_claims_that_there_is_no_difference_from_too_few_prompts(tmp_p
     ):
         folder = tmp_path / str(prompts)
         run = make_run(
-            folder, prompts=make_plain_prompts(prompts), generators=names, metrics=["m"], score=score_noisily_among_many
+            folder, prompts=make_plain_prompts(prompts), generators=names, metrics=["m"], score=make_noisy_score
         )
         said = run_for_output("report", f"store={folder}/store", "images=0")
         assert f"\n{headline}" in said and wanted in said and "all tied" not in run.html
@@ -151,7 +151,7 @@ def test_the_reason_why_nothing_was_scored_is_shown_with_that_message(tmp_path: 
 def test_later_ratings_correct_a_sweeps_means_and_the_report_shows_where_a_metric_contradicts_them(
     tmp_path: Path,
 ) -> None:
-    """CLIPScore ranks cobalt first, whereas people rate it worst; first 20 of the 40 prompts are rated, then all."""
+    """CLIPScore ranks cobalt first; people rate it worst. First 20 of the 40 prompts are rated, later all of them."""
 
     def draw_fit(generator: str, prompt: int) -> float:
         return draw_noisy_score(generator, "fit", prompt) + np.random.default_rng(prompt).normal(0, 0.15)

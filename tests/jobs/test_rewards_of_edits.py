@@ -28,7 +28,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_other_sources() -> list[bytes]:
-    """Return other images of the same prompts, to be used as sources of the edits."""
+    """Return ember's images for the same prompts, which can replace the sources of the edits."""
     return [row["image"] for row in read_image_rows("ember", N_PROMPTS)]
 
 
@@ -55,10 +55,10 @@ def test_ms_swift_gets_the_source_before_the_edit_in_both_messages(store: Path, 
 
 
 def read_editreward_item(sample: dict[str, Any], folder: Path) -> dict[str, Any] | None:
-    """Return a sample's images and scores as TIGER-AI-Lab/EditReward's PairwiseEditOriginalDataset does, or None.
+    """Return a sample's images and scores as TIGER-AI-Lab/EditReward's PairwiseEditOriginalDataset does.
 
-    In EditReward/dataset/pairwise_edit_dataset.py, a sample is dropped unless its three files exist, and the last of a
-    model's dimension scores is used.
+    The code is in EditReward/dataset/pairwise_edit_dataset.py. A sample is dropped (the result is None) unless its
+    three files exist, and only the last of a model's dimension scores is used.
     """
     paths = [folder / sample[name] for name in ("path_src", "path1", "path2")]
     if not all(path.exists() for path in paths):

@@ -56,7 +56,7 @@ def test_one_command_scores_a_file_and_prints_coverage_and_means(
 
 
 def write_folder(folder: Path) -> Path:
-    """Write images of two generators and a list of their prompts, like users' scripts; return the folder."""
+    """Write images by two generators and a list of their prompts, as a user's script would; return the folder."""
     texts = {row["prompt_id"]: row["text"] for row in read_prompt_rows(4)}
     for generator in ("atlas", "flint"):
         (folder / generator).mkdir(parents=True)
@@ -224,7 +224,7 @@ def test_a_missing_extra_is_reported_in_one_line_and_in_help(tmp_path: Path, mon
 
 
 def test_the_folders_current_content_is_scored_after_any_earlier_attempt(tmp_path: Path) -> None:
-    """The earlier attempt found no image, had other generators, left a damaged store, or used another kind of input."""
+    """The earlier attempt found no image, scored other generators, damaged the store, or read other kinds of input."""
     folder = write_folder(tmp_path / "mine")
     given = [f"images={folder}", "metric=[edge_density]", "cluster=here", f"store={tmp_path}/store"]
 
@@ -271,9 +271,9 @@ def test_a_name_that_is_not_utf8_costs_only_its_own_file(tmp_path: Path) -> None
 
 
 def write_faulty_table(folder: Path, rng: random.Random) -> list[tuple[str, str, str]]:
-    """Write images of two generators and a shuffled table of their prompts, some of whose lines are invalid.
+    """Write images by two generators and a shuffled table of their prompts, some of whose lines are invalid.
 
-    Return, for each invalid line, the generator, the kind of error and the start of its message.
+    Return the generator, the kind of error and the start of its message for each invalid line.
     """
     folder.mkdir(parents=True)
     lines: list[tuple[str, str, str, str]] = []
@@ -380,7 +380,7 @@ def test_the_error_names_the_file_that_lacks_a_prompt_and_moved_lines_rewrite_no
 
 
 def test_a_row_that_ingest_rejected_has_no_score_in_a_sweep(tmp_path: Path) -> None:
-    """A prompt whose only image was rejected is not reported as a prompt without an image as well."""
+    """A prompt whose only image was rejected is not also reported as a prompt without an image."""
     bad = write_faulty_table(tmp_path / "mine", random.Random(2))
     run_for_output("ingest", f"table={tmp_path}/mine/images.csv", f"output={tmp_path}/made", code=1)
     given = [f"benchmark.images={tmp_path}/made", f"benchmark.prompts={tmp_path}/made/prompts.parquet"]
@@ -390,7 +390,7 @@ def test_a_row_that_ingest_rejected_has_no_score_in_a_sweep(tmp_path: Path) -> N
     rejected = [row for row in errors if "images.csv, line " in row["message"]]
     assert Counter(row["kind"] for row in rejected) == Counter(kind for _, kind, _ in bad)
     named = [row["prompt_id"] for row in rejected if row["kind"] == "missing_image"]
-    absent = {row["prompt_id"] for row in errors if "has no image of this prompt" in row["message"]}
+    absent = {row["prompt_id"] for row in errors if "has no image for this prompt" in row["message"]}
     assert None not in named and absent and not absent & {*named}
     one = run_for_output("sweep", *given, "benchmark.generators=[atlas]", code=1)
     of_atlas = sum(generator == "atlas" for generator, _, _ in bad)
@@ -407,7 +407,7 @@ def test_an_oversized_file_of_rejected_rows_is_refused_before_it_is_read(tmp_pat
     table = pq.read_table(file)
     pq.write_table(pa.concat_tables([table] * (1_000_001 // len(table) + 1)), file)
     said = run_refused("sweep", *given)
-    assert f"{file}: more than 1,000,000 rows or 256 MiB" in said and "run the ingest again" in said
+    assert f"{file}: expected at most 1,000,000 rejected rows" in said and "run the ingest again" in said
     file.unlink()
     run_for_output("sweep", *given, code=1)
 

@@ -19,7 +19,7 @@ from PIL import Image, PngImagePlugin
 
 from plumbline.pipelines.store.store import Store
 from tests.bench_of import write_benchmark
-from tests.commands import Ended, find_newest_run_folder, run, run_for_output, run_refused
+from tests.commands import FinishedJob, find_newest_run_folder, run, run_for_output, run_refused
 from tests.files import make_tar
 from tests.operators.report.made import make_plain_prompts, make_run
 
@@ -29,7 +29,7 @@ EARLIER_RUN, LATER_RUN = "20260101-000000-000000", "20260102-030405-000006"
 
 
 def write_settings(bench: Path, generator: str, columns: dict[str, list[Any]]) -> None:
-    """Rewrite the generator's table with these columns, its rows in another order, in two files of different sizes."""
+    """Add these columns to the generator's table, shuffle its rows, and split it into two files of different sizes."""
     (path,) = (bench / "images" / generator).glob("*.parquet")
     table = pq.read_table(path)
     for name, values in columns.items():
@@ -46,7 +46,7 @@ def write_settings(bench: Path, generator: str, columns: dict[str, list[Any]]) -
 def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str], str]:
     """Sweep two generators whose tables record their settings under different column names.
 
-    Return the store, the command-line words of the sweep, and its output.
+    Return the store, the sweep's command-line arguments, and its output.
     """
     folder = tmp_path_factory.mktemp("swept")
     bench = write_benchmark(folder / "bench", ["atlas", "flint"], count=8)
@@ -96,7 +96,7 @@ def test_generation_settings_do_not_change_keys_and_can_be_left_out_or_ignored(
 
 
 def test_a_night_and_its_rewards_report_changed_settings(swept: tuple[Path, list[str], str], tmp_path: Path) -> None:
-    """The night reads a copy of the benchmark in which atlas has another guidance scale and two images per prompt."""
+    """The nightly run is on a copy of the benchmark: atlas has a new guidance scale and two images per prompt."""
     folder = shutil.copytree(swept[0].parent, tmp_path / "copy")
     words = [word.replace(str(swept[0].parent), str(folder)) for word in swept[1]]
     earlier = min(run.name for run in (folder / "store/runs").iterdir())
@@ -137,7 +137,7 @@ def make_two_runs(folder: Path, *, before: Any, after: Any) -> Store:
     return make_run(folder, run_id=LATER_RUN, score=score_after, settings=after, **given).store
 
 
-def run_report(folder: Path, *words: str) -> Ended:
+def run_report(folder: Path, *words: str) -> FinishedJob:
     return run("report", f"store={folder}/store", f"run={LATER_RUN}", f"compare={EARLIER_RUN}", "images=0", *words)
 
 

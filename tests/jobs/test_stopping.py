@@ -21,7 +21,7 @@ from plumbline.jobs.sweep import COMMAND as SWEEP
 from plumbline.operators.base.batches import notify_of_calls
 from plumbline.pipelines.store.runs import find_newest_run, find_run, list_run_ids
 from tests.bench_of import UNJUDGED_OPTIONS, write_benchmark
-from tests.commands import Ended, find_newest_run_folder, open_store_at, run
+from tests.commands import FinishedJob, find_newest_run_folder, open_store_at, run
 from tests.jobs.test_rerun import ScoredBench
 
 ROOT = Path(__file__).parent.parent.parent
@@ -42,7 +42,7 @@ def list_processes(session: int) -> list[int]:
 
 
 def handle_ctrl_c() -> None:
-    """Make this process react to Ctrl-C, which shells make background jobs ignore; the tests may be such a job."""
+    """Make this process react to Ctrl-C, even if the tests run in the background, where shells turn this off."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -102,8 +102,8 @@ def test_a_stop_in_the_middle_of_a_shard_keeps_complete_rows_and_repeats_no_call
     given += [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images"]
     handle_ctrl_c()
 
-    def sweep(name: str, stop_at: int | None = None) -> tuple[Ended, int]:
-        """Run the sweep with a signal at one of its calls; return its result and the number of answered calls."""
+    def sweep(name: str, stop_at: int | None = None) -> tuple[FinishedJob, int]:
+        """Run the sweep, with a signal during call `stop_at`; return its result and the number of answered calls."""
         answered = 0
 
         def note(made: int) -> None:
@@ -161,7 +161,7 @@ def test_a_sweep_that_ends_before_its_report_leaves_the_newest_run_unchanged_and
     first = find_newest_run(sweep.store)
     sweep.change("relabelled")
     with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen([*SWEEP_COMMAND, *sweep.list_words()], cwd=ROOT, stdout=log, stderr=log)
+        process = subprocess.Popen([*SWEEP_COMMAND, *sweep.list_arguments()], cwd=ROOT, stdout=log, stderr=log)
     while len(list(sweep.runs.glob("*/manifest.json"))) < 2:
         assert process.poll() is None, (tmp_path / "log").read_text()
         waiting.wait(0.01)
@@ -188,7 +188,7 @@ def test_a_sweep_that_cannot_write_its_report_fails_and_leaves_the_newest_run_un
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
 
     done = subprocess.run(
-        [*SWEEP_COMMAND, *sweep.list_words()], cwd=ROOT, capture_output=True, text=True, preexec_fn=limit
+        [*SWEEP_COMMAND, *sweep.list_arguments()], cwd=ROOT, capture_output=True, text=True, preexec_fn=limit
     )
     (left,) = set(list_run_ids(sweep.store)) - {first}
     printed = " ".join(done.stdout.split())

@@ -1,4 +1,4 @@
-"""One command sweeps several benchmarks; each gets the same run as in a sweep of its own, and one page shows all."""
+"""One command sweeps several benchmarks; each gets the same run as if it were swept alone, and one page shows all."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.bench_of import read_image_rows, read_prompt_rows, write_rows
-from tests.commands import Ended, run, run_refused
+from tests.commands import FinishedJob, run, run_refused
 
 SMALL_OPTIONS = ("cluster=here", "limit=2", "shard_rows=4")
 METRICS_OPTION = "metric=[clipscore,edge_density]"
@@ -17,7 +17,7 @@ class SweptSuite(NamedTuple):
     """The store of a sweep over several benchmarks, and the output of the command that ran the sweep."""
 
     store: Path
-    ended: Ended
+    ended: FinishedJob
 
     @property
     def runs(self) -> dict[str, str]:

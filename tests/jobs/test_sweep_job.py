@@ -51,14 +51,14 @@ def read_ground_truth() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def truth() -> ValuesByGenerator:
-    """Return, by generator, a number for each image in prompt order: 1 if it matches its prompt, otherwise 0."""
+    """Return an array by generator, in prompt order: 1 for an image that matches its prompt, and 0 otherwise."""
     table = read_ground_truth()
     return {generator: rows["correct"].to_numpy(float) for generator, rows in table.groupby("generator")}
 
 
 @pytest.fixture(scope="module")
 def fraction_met() -> ValuesByGenerator:
-    """Return, by generator, the fraction of its prompt's requirements that each image meets, in prompt order.
+    """Return an array by generator, in prompt order: the fraction of the prompt's requirements that the image meets.
 
     The mean score of an image's questions estimates this fraction.
     """
@@ -75,14 +75,14 @@ def read_scores(run: Path, metric: str) -> ValuesByGenerator:
 
 
 def measure_separation(values: ValuesByGenerator, one: str, other: str) -> float:
-    """Return the difference of two generators' means, in standard errors of their paired difference."""
+    """Return the difference between two generators' means, in standard errors of their paired difference."""
     difference = values[one] - values[other]
     error = difference.std(ddof=1) / math.sqrt(len(difference))
     return float(difference.mean() / error) if error else 0.0
 
 
 def find_clear_pairs(truth: ValuesByGenerator) -> list[tuple[str, str]]:
-    """Return (better, worse) for every two generators whose true means differ by more than MIN_SEPARATION."""
+    """Return (better, worse) for every pair of generators whose true means differ by more than MIN_SEPARATION."""
     pairs = itertools.permutations(truth, 2)
     return [(one, other) for one, other in pairs if measure_separation(truth, one, other) > MIN_SEPARATION]
 

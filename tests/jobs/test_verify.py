@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from plumbline.pipelines.store.runs import find_newest_run, read_manifest
-from plumbline.pipelines.store.store import BrokenCell
+from plumbline.pipelines.store.store import BrokenCellError
 from tests.bench_of import Bench
-from tests.commands import Ended, run
+from tests.commands import FinishedJob, run
 from tests.faults.outcomes import read_scores
 from tests.histories.damage import ROT_WAYS, damage_file, list_files_by_kind
 
@@ -49,7 +49,7 @@ def read_contents(bench: Bench) -> dict[Path, tuple[bytes, int]]:
     return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
 
-def list_cells_to_repair(ended: Ended) -> set[Path]:
+def list_cells_to_repair(ended: FinishedJob) -> set[Path]:
     """Return the paths of the cells that a job reports as damaged or lost."""
     return {Path(path) for path in re.findall(r"(\S+): damaged or lost, will be recomputed", ended.out)}
 
@@ -109,12 +109,12 @@ def test_the_message_about_a_damaged_cell_names_the_command_that_renews_it(bench
     path = Random(3).choice(list_cells(bench, "scores"))
     name = str(path.relative_to(bench.store.place.url))
     assert damage_file(path, "rot", Random(3))
-    with pytest.raises(BrokenCell, match="run the sweep again with verify=true"):
+    with pytest.raises(BrokenCellError, match="run the sweep again with verify=true"):
         bench.store.read(name)
     assert bench.run(VERIFY_OPTION).code == 0 and len(bench.store.read(name))
 
 
-def run_nights(bench: Bench, *more: str) -> Ended:
+def run_nights(bench: Bench, *more: str) -> FinishedJob:
     return bench.run(*more, job="nightly")
 
 

@@ -1,4 +1,4 @@
-"""Simulates judges that choose between two images, with known strengths of the generators and a known order bias."""
+"""Simulates judges that choose between two images, given the generators' strengths and the judge's order bias."""
 
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class Judge(NamedTuple):
-    """A judge whose probability for the first image is logistic in the difference of both images' qualities.
+    """A judge of two images: its log-odds of preferring the first are the difference in quality plus `bias`.
 
     A generator's quality on a prompt is its strength plus normal noise, which all its pairs on the prompt share.
     """

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from tests.operators.models.endpoint import KEY, KEY_VARIABLE, Server
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def likelihood(checkpoints: Path) -> "ClipFlanT5Likelihood":
     from plumbline.operators.models.loading import load
     from plumbline.operators.models.resolution import resolve_model
 
-    config = model_config(family="clip_flant5", checkpoint=str(checkpoints / "flant5"))
+    config = make_model_config(family="clip_flant5", checkpoint=str(checkpoints / "flant5"))
     return load(resolve_model(config, on_gpu=False), "likelihood")
 
 
@@ -51,5 +51,5 @@ def similarity(checkpoints: Path) -> "ClipSimilarity":
     from plumbline.operators.models.loading import load
     from plumbline.operators.models.resolution import resolve_model
 
-    config = model_config(family="clip", checkpoint=str(checkpoints / "clip"))
+    config = make_model_config(family="clip", checkpoint=str(checkpoints / "clip"))
     return load(resolve_model(config, on_gpu=False), "similarity")

@@ -1,4 +1,4 @@
-"""Computes the summary, the comparisons and the gallery of a table of scores in memory."""
+"""Computes the summary, comparisons and gallery of a run from a table of scores in memory."""
 
 from collections.abc import Container, Mapping, Sequence
 
@@ -20,31 +20,29 @@ def summarise(scores: pa.Table, skills: Mapping[str, Sequence[str]]) -> pa.Table
 def compare_pairs(
     scores: pa.Table,
     skills: Mapping[str, Sequence[str]] | None = None,
-    falling: Container[str] = (),
+    lower_is_better: Container[str] = (),
     baseline: str = "",
 ) -> list[Duel]:
-    """Return the comparison of every two generators by every metric, overall and by skill, from scores (schema SCORES).
+    """Compare all pairs of generators by every metric, overall and by skill; `scores` has the schema SCORES.
 
-    Lower is better for the metrics in `falling`. If a `baseline` is named, only comparisons with it are returned.
+    If a `baseline` is named, only comparisons with it are returned.
     """
     of_run, of_prompts = wrap_scores(scores), Skills((skills or {}).items())
     return [
         duel
         for metric in of_run.metrics
-        for duel in compare_generators(metric, read_prompt_means(of_run, metric), of_prompts, falling, baseline)
+        for duel in compare_generators(metric, read_prompt_means(of_run, metric), of_prompts, lower_is_better, baseline)
     ]
 
 
 def pick_gallery_images(
-    scores: RunScores, metrics: Sequence[str], most: int, falling: Container[str] = ()
+    scores: RunScores, metrics: Sequence[str], max_images: int, lower_is_better: Container[str] = ()
 ) -> PickedImages:
-    """Return the images that a report's gallery shows for these metrics: at most `most`.
-
-    Lower is better for the metrics in `falling`.
-    """
-    inputs = MetricInputs(scores, Skills(()), compute_gallery_quotas(scores, metrics, most), lower_is_better=falling)
+    """Return at most `max_images` images that a report's gallery shows for these metrics."""
+    quotas = compute_gallery_quotas(scores, metrics, max_images)
+    inputs = MetricInputs(scores, Skills(()), quotas, lower_is_better=lower_is_better)
     seen = {metric: figures.seen for metric, figures in measure_metrics(inputs).items()}
-    return pick_images(scores, {metric: seen.get(metric) for metric in metrics}, inputs.quotas, most, falling)
+    return pick_images(scores, {metric: seen.get(metric) for metric in metrics}, quotas, max_images, lower_is_better)
 
 
 def wrap_scores(table: pa.Table) -> RunScores:

@@ -1,4 +1,4 @@
-"""The batched CLIP-FlanT5 equals an implementation that follows docs/conventions.md literally, one pair at a time."""
+"""Batched CLIP-FlanT5 follows docs/conventions.md: its scores equal those of plain code for one pair at a time."""
 
 import json
 import math
@@ -19,7 +19,7 @@ from transformers import T5ForConditionalGeneration as T5
 from plumbline.operators.metrics.questions.vqascore import reduce_answer
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Question
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.models.families.dual_encoders import ClipSimilarity
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5, ClipFlanT5Likelihood, save_clip_flant5
 from plumbline.operators.models.resolution import resolve_model
@@ -112,7 +112,7 @@ def plain_scores(plain: PlainClipFlanT5) -> list[float]:
 
 
 def load(folder: Path, **options: Any) -> ClipFlanT5Likelihood:
-    config = model_config(family="clip_flant5", checkpoint=str(folder), **options)
+    config = make_model_config(family="clip_flant5", checkpoint=str(folder), **options)
     return loading.load(resolve_model(config, on_gpu=False), "likelihood")
 
 
@@ -173,7 +173,7 @@ def test_several_choices_have_the_same_scores_as_alone(
 
 
 def test_a_tokens_probability_is_over_the_full_vocabulary(likelihood: ClipFlanT5Likelihood) -> None:
-    """The probabilities of all words of the vocabulary as answers, except the four special tokens, add up to one."""
+    """The probabilities of all one-word answers and of the special tokens add up to one."""
     words = tuple(word for word in tiny.VOCABULARY if word not in tiny.SPECIAL_TOKENS)
     features = likelihood.encode([likelihood.preprocess(IMAGES[0])])
     (choices,) = likelihood.likelihood(features, [Question(0, "a circle ?", words)])
@@ -192,7 +192,7 @@ def compute_special_token_probability(model: ClipFlanT5Likelihood, feature: torc
     return float(logits.softmax(-1)[[tiny.VOCABULARY[token] for token in tiny.SPECIAL_TOKENS]].sum())
 
 
-def test_rows_of_the_embedding_without_a_token_do_not_count(
+def test_embedding_rows_without_a_token_are_ignored(
     checkpoints: Path, tmp_path: Path, plain_scores: list[float]
 ) -> None:
     """The released code truncates the embedding to the tokenizer's length before the softmax."""

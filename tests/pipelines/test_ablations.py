@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def configure_ablation_sweep(config: SweepConfig) -> SweepConfig:
-    """Return the configuration, adding the ablated variants of every metric."""
+    """Return the configuration with ablated variants of every metric added."""
     others = {
         f"{name}_{what}": replace(metric, ablation=what)
         for name, metric in config.metrics.items()

@@ -1,4 +1,4 @@
-"""A sweep that stops once all comparisons are decided keeps its results, and decides the same when run again."""
+"""A sweep that stops once all comparisons are decided keeps its results, and if repeated, makes the same decisions."""
 
 import json
 import shutil
@@ -23,7 +23,7 @@ from plumbline.pipelines.running.executor import Executor
 from plumbline.pipelines.running.workload import Workload
 from plumbline.pipelines.sources import adaptive_rounds
 from plumbline.pipelines.store.cells import Outcome
-from plumbline.pipelines.sweeps.adaptive import run_adaptive
+from plumbline.pipelines.sweeps.adaptive import run_adaptive_sweep
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.pipelines.sweeps.results import FinishedSweep
 from tests.bench_of import (
@@ -61,7 +61,7 @@ def watch() -> Iterator[Watch]:
 def sweep(
     config: SweepConfig, report: Callable[[SweepProgress], None] = lambda seen: None
 ) -> tuple[FinishedSweep, PlannedSweep]:
-    return run_adaptive(plan_sweep(config), watch, report)
+    return run_adaptive_sweep(plan_sweep(config), watch, report)
 
 
 def get_progress(now: PlannedSweep) -> SweepProgress:
@@ -91,7 +91,7 @@ def stopped(folder: Path, small_rounds: None) -> StoppedSweep:
     told: list[SweepProgress] = []
     planned = plan_bench(folder, folder.parent / "stopped", *INDIFFERENCE_OPTIONS)
     planned = replace(planned, executor=SlowExecutor(planned.config.cluster, on_ray=False))
-    return StoppedSweep(*run_adaptive(planned, watch, told.append), told)
+    return StoppedSweep(*run_adaptive_sweep(planned, watch, told.append), told)
 
 
 def test_a_sweep_stops_after_enough_prompts_and_reports_the_remaining_ones(stopped: StoppedSweep) -> None:
@@ -112,7 +112,9 @@ def test_a_sweep_stops_after_enough_prompts_and_reports_the_remaining_ones(stopp
     )
     assert page.decided is not None and page.decided.rows[0][1:3] == ("atlas, flint", "alike")
     assert page.cards and all(card.image.url for card in page.cards), "its images are found by a later report too"
-    with pytest.raises(ConfigError, match="has scores of a subsample; run the sweep without adaptive"):
+    with pytest.raises(
+        ConfigError, match="expected scores for all prompts, found a subsample; run the sweep without adaptive"
+    ):
         gather_scores(now.store, "latest", None)
 
 
@@ -192,7 +194,7 @@ def test_rows_with_their_own_prompts_are_split_into_rounds_too(tmp_path: Path) -
 def test_each_row_is_in_exactly_one_round(folder: Path, tmp_path: Path) -> None:
     planned = plan_bench(folder, tmp_path, *INDIFFERENCE_OPTIONS)
     assert planned.rounds is not None
-    sizes = [len(planned.rounds.select_up_to(round).prompts) for round in range(len(planned.rounds.ends))]
+    sizes = [len(planned.rounds.select_rounds_up_to(round).prompts) for round in range(len(planned.rounds.ends))]
     assert sizes == sorted(set(sizes)) and sizes[0] == 16 and sizes[-1] == N_PROMPTS
     assert [planned.rounds.find_round(size) for size in sizes] == list(range(len(sizes)))
     held = [
@@ -203,7 +205,7 @@ def test_each_row_is_in_exactly_one_round(folder: Path, tmp_path: Path) -> None:
     first = {planned.rounds.prompt_ids[place] for place in planned.rounds.order[:2].ravel()}
     rows = [
         shard.get_row_in_file(row)
-        for shard in planned.rounds.select_up_to(0).image_shards
+        for shard in planned.rounds.select_rounds_up_to(0).image_shards
         if shard.group == "atlas"
         for row in range(shard.rows)
     ]

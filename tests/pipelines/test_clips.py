@@ -121,6 +121,6 @@ def test_the_committed_clips_equal_those_that_the_code_makes() -> None:
 
 def test_a_video_is_refused_for_a_model_of_images_before_anything_is_computed(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"clips\.shown: video requires a model that takes videos, .*the model of role 'vqa'"
+        ConfigError, match=r"clips\.shown: video requires a model that takes videos, .*the model for role 'vqa'"
     ):
         plan_sweep(make_clips_config(tmp_path, "clips.shown=video", "metric=[vqascore]"))

@@ -19,7 +19,7 @@ from tests.s3 import S3Server
 
 @pytest.fixture
 def proxy(bucket: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
-    """Yield a proxy of the S3 server that accepts a single key, which no environment variable contains."""
+    """Yield a proxy for the S3 server that accepts a single key, which no environment variable contains."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     passing = FaultProxy(s3_server, 0, share=0.0)

@@ -1,4 +1,4 @@
-"""A lower-is-better metric works from the sweep to the report and the agreement with people."""
+"""A lower-is-better metric is handled correctly from the sweep to the report and the agreement with people."""
 
 import json
 from pathlib import Path

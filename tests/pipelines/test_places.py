@@ -1,4 +1,4 @@
-"""Every storage that can contain a store behaves the same, on disk and in three clouds; other storage is read only."""
+"""Disks and three clouds can contain a store and behave the same; other kinds of storage can only be read."""
 
 import json
 import os
@@ -102,12 +102,12 @@ def test_files_of_any_name_are_listed_replaced_copied_and_removed(anywhere: Plac
     assert sorted(found) == sorted(ODD_NAMES) and all((anywhere / name).read() == name.encode() for name in found)
     assert all(entry.type == "file" and entry.size == len(name.encode()) for name, entry in found.items())
     assert all(entry.etag and entry.modified > 1.7e9 for entry in found.values())
-    assert found == {name: (anywhere / name).entry() for name in found} and found["*"] == anywhere.list()["*"]
+    assert found == {name: (anywhere / name).get_entry() for name in found} and found["*"] == anywhere.list()["*"]
     assert {name: entry.type for name, entry in anywhere.list().items()}["deep"] == "directory"
     assert [path for path, _ in (anywhere / "a b").files()] == [""] and not list((anywhere / "none").files())
 
     (anywhere / "*").write(b"replaced")
-    assert (anywhere / "*").entry().etag != found["*"].etag
+    assert (anywhere / "*").get_entry().etag != found["*"].etag
     (anywhere / "a b").copy_to(anywhere / "copy")
     assert (anywhere / "copy").read() == b"a b"
     anywhere.remove_below(["*", "nothing", "[x]"])
@@ -122,7 +122,7 @@ def test_a_large_file_is_read_in_parts_or_completely_or_as_a_stream(anywhere: Pl
     place = anywhere / "large"
     with place.open_draft() as draft:
         draft.write_bytes(data)
-    assert place.read() == data and place.read(5) == data[:5] and place.entry().size == len(data)
+    assert place.read() == data and place.read(5) == data[:5] and place.get_entry().size == len(data)
     with place.open() as stream:
         stream.seek(-5, os.SEEK_END)
         assert stream.read() == data[-5:]
@@ -142,7 +142,7 @@ def test_missing_files_are_reported_as_missing(anywhere: Place) -> None:
         (anywhere / "nothing").read()
     missing = "nothing: not found; check the path" + ("$" if anywhere.is_local else " and its bucket$")
     with pytest.raises(ConfigError, match=missing), convert_read_errors(anywhere / "nothing", "file"):
-        (anywhere / "nothing").entry()
+        (anywhere / "nothing").get_entry()
     if not anywhere.is_local:
         elsewhere = anywhere.storage.locate(f"{anywhere.url.partition('://')[0]}://no-such-bucket/x")
         with pytest.raises(ConfigError, match="not found; check the path and its bucket"):
@@ -241,7 +241,10 @@ def test_a_cloud_whose_library_is_not_installed_names_the_extra(monkeypatch: pyt
         ("https://", "https://: expected https://HOST/PATH, got no host"),
         ("gs://key@bucket/a", "gs://: expected an address without credentials; put them into the variables"),
         ("https://host/a.png?sig=secret", "https://host: expected an address without a query, which may contain"),
-        ("hdfsx://host/a", "hdfsx://host: Protocol not known: hdfsx; name a local path, or an address of s3://"),
+        (
+            "hdfsx://host/a",
+            "hdfsx://host: Protocol not known: hdfsx; use a local path, or an address that starts with s3://",
+        ),
         ("gs:/bucket/a", "gs:/bucket/a: expected a local path or a URL, found a single slash; write gs://"),
     ],
 )
@@ -267,7 +270,7 @@ def test_read_only_storage_may_contain_prompts_and_images_but_no_store(tmp_path:
         ours = plan_bench(bench, tmp_path / "store", "metric=[edge_density]")
         assert len(planned.plan.missing) == len(ours.plan.missing) > 0
         assert (StorageConfig().locate(f"{url}/prompts.parquet")).read(4) == b"PAR1"
-        refused = r"this storage is read-only; choose a folder, or a prefix of s3://, gs:// or az://"
+        refused = r"this storage is read-only; use a local folder, or an address that starts with s3://, gs:// or az://"
         with pytest.raises(ConfigError, match=rf"store: {url}/store: {refused}"):
             plan_bench(bench, f"{url}/store")
         with pytest.raises(ConfigError, match=refused):
@@ -285,7 +288,7 @@ from plumbline.pipelines.sources.shards import ShardSize
 from plumbline.pipelines.sources.sources import open_sources
 place = StorageConfig().locate("hf://datasets/acme/bench@main")
 files = dict(place.files())
-assert {path: (place / path).entry() for path in files} == files, files
+assert {path: (place / path).get_entry() for path in files} == files, files
 assert all(entry.etag and entry.type == "file" for entry in files.values()), files
 print(*sorted(files))
 print((place / "prompts.parquet").read(4), [name for name, entry in place.list().items() if entry.type == "directory"])
@@ -355,6 +358,6 @@ def test_a_hubs_dataset_is_read_with_the_token_and_cannot_contain_a_store(tmp_pa
         "images/atlas/00000.parquet prompts.parquet",
         "b'PAR1' ['images']",
         "8 []",
-        "hf://datasets/acme/bench/store: this storage is read-only; choose a folder, or a prefix of s3://, gs:// or "
-        "az://",
+        "hf://datasets/acme/bench/store: this storage is read-only; use a local folder, or an address that starts with "
+        "s3://, gs:// or az://",
     ], ended.stderr

@@ -67,7 +67,7 @@ def read_rows(plan: PlannedSweep, stage: str) -> list[dict[str, Any]]:
 
 
 def list_element_scores(plan: PlannedSweep) -> list[list[float]]:
-    """Return, for every row of the plan's scores, the scores of its questions; an empty list if it has none."""
+    """Return the questions' scores for every row of the plan's scores; the list is empty for a row without any."""
     return [[one["score"] for one in row["elements"] or ()] for row in read_rows(plan, "scores")]
 
 
@@ -125,11 +125,11 @@ def test_every_machine_checks_for_the_file_of_prompts(folder: Path, tmp_path: Pa
     """The file is checked like any source, by size and modification time (pipelines/running/driver_environment.py)."""
     plan = plan_pack_sweep(folder, tmp_path / "store", "dsg_1k", write_propositions(tmp_path / "q.csv"))
     (shard,) = plan.sources.prompt_shards
-    entry = StorageConfig().locate(shard.url).entry()
+    entry = StorageConfig().locate(shard.url).get_entry()
     assert (shard.size, shard.etag) == (entry.size, entry.etag) and shard.etag
 
 
-def test_malformed_rows_are_reported_by_file_and_row_and_cost_nothing_else(folder: Path, tmp_path: Path) -> None:
+def test_malformed_rows_are_reported_with_file_and_row_and_affect_nothing_else(folder: Path, tmp_path: Path) -> None:
     """The problems are an unknown prompt, an unreadable row, and a prompt that is missing from the pack."""
     known = pq.read_table(folder / "prompts.parquet").to_pylist()
     about = [

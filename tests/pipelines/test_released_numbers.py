@@ -1,4 +1,4 @@
-"""Sweeps reproduce the numbers of released code: the tests apply its formulas to the same answers."""
+"""Sweeps reproduce the results of released code: the tests apply its formulas to the same answers."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

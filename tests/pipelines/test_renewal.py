@@ -114,7 +114,7 @@ def test_failing_to_show_progress_is_logged_once_and_does_not_stop_the_sweep(
 
 
 def reword_first_question(questions: pa.Table) -> pa.Table:
-    """Return the questions with another text, and therefore another id, for the first one."""
+    """Return the questions with a new text, and therefore a new id, for the first one."""
     first, *others = questions.to_pylist()
     text = "is this what it shows?"
     changed = {**first, "text": text, "question_id": hash_content(text, first["choices"], first["answer"])}
@@ -137,7 +137,7 @@ def test_everything_that_depends_on_rewritten_questions_is_computed_again(
     done = run_plan(make_plan(folder, tmp_path))
     assert (done.exit_code, done.results.n_null) == (0, 0)
     [scored] = [
-        cell for cell in list_cells(plan, "scores") if asked in plan.plan.list_upstream(cell).get("questions", ())
+        cell for cell in list_cells(plan, "scores") if asked in plan.plan.list_upstream_cells(cell).get("questions", ())
     ]
     elements = {row["prompt_id"]: row["elements"] for row in plan.store.read(scored.path).to_pylist()}
     now = [row["question_id"] for row in rewritten.to_pylist() if row["prompt_id"] == prompt_id]

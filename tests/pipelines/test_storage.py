@@ -1,4 +1,4 @@
-"""S3 storage works with busy servers, bad networks and other servers than AWS.
+"""S3 storage works with busy servers, bad networks and servers other than AWS.
 
 Temporary failures are retried, and servers that would corrupt a store are refused.
 """

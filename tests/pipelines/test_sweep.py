@@ -1,4 +1,4 @@
-"""Sweeps are resumable, incremental, the same on a folder and on S3, and lose no rows."""
+"""Sweeps are resumable and incremental, work the same in a folder and on S3, and lose no rows."""
 
 import json
 from pathlib import Path

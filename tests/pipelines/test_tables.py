@@ -39,7 +39,7 @@ def test_an_invalid_row_rejects_a_whole_table_but_a_stream_of_rows_continues() -
     "content, complaint",
     [
         (b"", "the file is empty; it may be truncated"),
-        (b"\n", "line 1: expected a header of column names"),
+        (b"\n", "line 1: expected a header with column names"),
         (b"id;text\n", "line 1: fields are separated by semicolons, expected commas; save it with commas"),
         (b"id\ttext\n", "line 1: fields are separated by tabs, expected commas; save it .* with tabs as .tsv"),
         (b'"id,text\n', "line 1: no readable header"),

@@ -12,7 +12,7 @@ from tests.operators.models.endpoint import KEY, KEY_VARIABLE, Answer, Server, m
 
 
 def make_thought(number: int, body: dict[str, Any]) -> Answer:
-    """Return, alternately, a finished thought with a rating and an unfinished one, starting with the finished one."""
+    """Return a finished thought with a rating for even numbers, and an unfinished thought for odd ones."""
     if number % 2:
         return make_completion("<think>\nA star, or is it", reason="length")
     return make_completion('<think>\nI would say {"rating": 3}\n</think>\n\n{"rating": 85, "rationale": "It fits."}')
@@ -34,5 +34,5 @@ def test_a_thinking_judge_rates_and_the_error_for_a_truncated_thought_names_the_
     errors = [row["error"] for row in rows if row["score"] is None]
     assert [row["score"] for row in rows if row["score"] is not None] == [85.0, 85.0]
     assert [error["kind"] for error in errors] == ["unfinished_thought"] * 2
-    assert "thought did not end within 100 tokens; raise its thinking_tokens" in errors[0]["message"]
+    assert "did not finish thinking within 100 tokens; raise its thinking_tokens" in errors[0]["message"]
     assert [body["max_tokens"] for body in server.bodies] == [1, *[512 + 100] * 4]

@@ -1,6 +1,6 @@
-"""Asks a tiny vision-language model questions with each of its calls, and prints the answers as JSON.
+"""Calls each method of a tiny vision-language model in vLLM, and prints the answers as JSON.
 
-`python -m tests.vllm.ask FOLDER` needs a separate process with a torchvision on its path, which vLLM requires for
+`python -m tests.vllm.ask FOLDER` runs in a separate process, because vLLM needs a torchvision on the path to read
 images.
 """
 
@@ -25,7 +25,7 @@ from plumbline.operators.models.engines.conversation import (
 )
 from plumbline.operators.models.engines.vllm_calls import VllmLikelihood
 from plumbline.operators.models.engines.vllm_engine import ProcessedImages, Prompt
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.processing import centre_on_square
 from plumbline.operators.models.resolution import resolve_model
@@ -90,9 +90,9 @@ def _lay_out_prompt(processor: Any, images: QuestionImages, question: Question, 
 
 
 def count_cached(model: VllmLikelihood, images: Sequence[Image.Image]) -> list[int]:
-    """Return the numbers of requests, of prompt tokens and of cached tokens of one call about mirrored images.
+    """Return the numbers of requests, prompt tokens and cached tokens for one call on mirrored images.
 
-    The mirrored images are not in the cache before the call.
+    The images are mirrored so that the cache does not contain them before the call.
     """
     before = model.usage
     turned = [image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) for image in images]
@@ -176,14 +176,14 @@ def describe_failure(model: VllmLikelihood, images: Sequence[ProcessedImages], q
     return list(answer) if isinstance(answer, RowError) else []
 
 
-def order_both_ways(seen: Sequence[Image.Image]) -> list[QuestionImages]:
-    """Return one pair of images of different sizes twice: in its own order and reversed."""
-    pair = [seen[0], seen[1].crop((0, 0, 280, 196))]
+def order_both_ways(images: Sequence[Image.Image]) -> list[QuestionImages]:
+    """Return a pair of images of different sizes in both orders."""
+    pair = [images[0], images[1].crop((0, 0, 280, 196))]
     return [pair, pair[::-1]]
 
 
 def main(folder: Path) -> None:
-    config = model_config(
+    config = make_model_config(
         family="vlm", checkpoint=str(folder), engine="vllm", dtype="float32", engine_options={"max_model_len": 1024}
     )
     model = load(resolve_model(config, on_gpu=False), "likelihood")

@@ -1,9 +1,9 @@
-"""Measures the processor time of a question about an image with vLLM, in the engine's thread and outside it.
+"""Measures the CPU time that vLLM needs for a question about an image, in the engine's thread and outside it.
 
 OMP_NUM_THREADS=1 PYTHONPATH=build/torchvision:tests/vllm/site python -m tests.vllm.speed
 
-The model is a tiny Qwen2-VL with random weights; the images have 1024 x 1024 pixels, and every line
-of the output is about new images.
+The model is a tiny Qwen2-VL with random weights; the images have 1024 x 1024 pixels, and each line of
+the output is measured with new images.
 """
 
 import tempfile
@@ -18,7 +18,7 @@ from PIL import Image
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.models.calls import Question
 from plumbline.operators.models.engines.vllm_calls import VllmLikelihood
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.resolution import resolve_model
 from tests.vllm.tiny import make_qwen2_vl
@@ -34,7 +34,7 @@ QUESTION_SETS = {
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        config = model_config(
+        config = make_model_config(
             family="vlm", checkpoint=str(make_qwen2_vl(Path(folder))), engine="vllm", dtype="float32",
             engine_options={"max_model_len": 1024},
         )  # fmt: skip

@@ -16,7 +16,7 @@ from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Generation, Message, Request
 from plumbline.operators.models.engines.engine_options import RESULT_OPTIONS, THROUGHPUT_OPTIONS
 from plumbline.operators.models.engines.vllm_calls import VllmGenerate
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.models.resolution import resolve_model
 from tests.vllm.tiny import make_llama
 
@@ -42,7 +42,7 @@ def model(folder: Path) -> Iterator[VllmGenerate]:
 
 
 def load(folder: Path, **options: Any) -> VllmGenerate:
-    config = model_config(family="causal_lm", checkpoint=str(folder), engine="vllm", engine_options=options)
+    config = make_model_config(family="causal_lm", checkpoint=str(folder), engine="vllm", engine_options=options)
     model = loading.load(resolve_model(config, on_gpu=False), "generate")
     assert isinstance(model, VllmGenerate)
     return model
@@ -106,7 +106,7 @@ def test_a_reply_follows_its_schema(model: VllmGenerate) -> None:
 def test_replies_with_a_schema_equal_those_of_transformers(model: VllmGenerate, folder: Path) -> None:
     """Both vLLM and transformers use the same library to determine which tokens a schema allows next."""
     in_transformers = loading.load(
-        resolve_model(model_config(family="causal_lm", checkpoint=str(folder)), on_gpu=False), "generate"
+        resolve_model(make_model_config(family="causal_lm", checkpoint=str(folder)), on_gpu=False), "generate"
     )
     requests = [make_request(text, schema=SPANS_SCHEMA, max_tokens=96) for text in PROMPTS]
     replies_there = in_transformers.generate(requests)

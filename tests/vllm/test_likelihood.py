@@ -1,4 +1,4 @@
-"""vLLM's answers about images equal its own reference and transformers', and use the prefix cache."""
+"""vLLM's answers about images equal those of teacher forcing and of transformers, and use the prefix cache."""
 
 import json
 import os

@@ -68,7 +68,7 @@ class CountingEngine:
         return [make_output(name, *self.requests.pop(name)) for name in names]
 
     def count_waiting(self) -> int:
-        """Return the number of requests that were received but are not finished."""
+        """Return the number of requests that have been received but not finished."""
         return len(self.server._waiting) + self.server._submitted.qsize()
 
     def wait_for(self, count: int) -> None:
@@ -132,7 +132,7 @@ def make_questions(texts: Sequence[str], choices: Sequence[str]) -> QuestionInde
 def compute_answers(
     stage: AnswersStage, texts: Sequence[str] = QUESTIONS, choices: Sequence[str] = ("A", "B")
 ) -> pa.Table:
-    """Return the answers about a shard, computed as an actor does."""
+    """Return the answers for a shard, computed as an actor does."""
     shard = make_image_table([encode_image(draw_image(number)) for number in range(N_IMAGES)], ["p"] * N_IMAGES)
     return stage.measure(decode(stage, shard), {"metric": make_questions(texts, choices)})["metric"]
 

@@ -78,7 +78,7 @@ def make_llama(folder: Path) -> Path:
 
 
 def make_qwen2_vl(folder: Path) -> Path:
-    """Save a Qwen2-VL with a chat template, which reads images of any size at 28 x 28 pixels per token."""
+    """Save a Qwen2-VL that has a chat template and reads images of any size at 28 x 28 pixels per token."""
     tokenizer = make_byte_tokenizer(QWEN_SPECIAL_TOKENS, ["Yes", "No"])
     tokenizer.add_special_tokens({"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"})
     tokenizer.chat_template = QWEN_TEMPLATE

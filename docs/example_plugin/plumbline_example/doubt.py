@@ -15,9 +15,9 @@ class DoubtConfig(VqaScoreConfig):
     scale: float = 1.0
     """The score of an image that the model is sure does not show the prompt."""
 
-    def score_options(self) -> dict[str, object]:
+    def list_score_options(self) -> dict[str, object]:
         """Return the options that affect how the model's answer becomes a score."""
-        return {**VqaScoreConfig.score_options(self), "doubt": self.scale}
+        return {**VqaScoreConfig.list_score_options(self), "doubt": self.scale}
 
     def score(self, evidence: Evidence) -> Scored:
         """Return `scale` times one minus the likelihood of the answer."""

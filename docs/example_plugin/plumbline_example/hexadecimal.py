@@ -11,13 +11,13 @@ from plumbline.plugins.reward_server.wires.wire import (
     Reply,
     ScoreRequest,
     Served,
-    as_json,
     collect_rewards,
+    make_json_reply,
 )
 
 
 class HexadecimalWire(JsonWire):
-    """Request and reply format of POST /hexadecimal: {prompt, hex} is answered by {reward}."""
+    """Request and reply format of POST /hexadecimal: a request {prompt, hex} gets the reply {reward}."""
 
     name = "hexadecimal"
     path = "/hexadecimal"
@@ -28,7 +28,7 @@ class HexadecimalWire(JsonWire):
         return [ScoreRequest((bytes.fromhex(document["hex"]),), document["prompt"], served.require_reward())]
 
     def answer(self, requests: Sequence[ScoreRequest], answers: Answers, served: Served) -> Reply:
-        return as_json({"reward": collect_rewards(answers, served)[0]})
+        return make_json_reply({"reward": collect_rewards(answers, served)[0]})
 
     def ask(self, requests: Sequence[ScoreRequest]) -> bytes:
         """Return a request's body as a client would send it; used by `plumbline check_rewards URL wire=hexadecimal`."""

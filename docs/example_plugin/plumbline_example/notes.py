@@ -1,8 +1,8 @@
-"""An example sink: an experiment tracker that only counts."""
+"""An example sink: it only counts a run's scores, and sends nothing."""
 
 from plumbline.plugins.exports.sinks.run_contents import RunContents
 
 
 def publish(run: RunContents) -> str:
-    """Return a sentence with the number of scores in the run."""
+    """Send nothing; return a sentence with the number of scores in the run."""
     return f"{len(run.numbers)} numbers of {run.run_id}"

@@ -5,10 +5,19 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from plumbline.extending import Inputs, Metric, RowError, Stage, StageOptions, isolate, texts_of, unknown_prompt
+from plumbline.extending import (
+    Inputs,
+    Metric,
+    RowError,
+    Stage,
+    StageOptions,
+    isolate,
+    make_unknown_prompt_error,
+    read_prompt_texts,
+)
 from plumbline.operators.base import rows, schemas
 
-OPINIONS = schemas.image_schema(("p_entail", pa.float32()))
+OPINIONS = schemas.make_image_schema(("p_entail", pa.float32()))
 
 
 class OpinionsStage(Stage):
@@ -23,19 +32,19 @@ class OpinionsStage(Stage):
     calls: ClassVar = {"nli": "entailment"}
 
     @classmethod
-    def input_stages(cls, metric: Metric) -> tuple[str, ...]:
+    def list_input_stages(cls, metric: Metric) -> tuple[str, ...]:
         return ("sketches",)
 
     def __init__(self, metrics: Mapping[str, Any], models: Mapping[str, Any], options: StageOptions) -> None:
         self.model = models["nli"]
 
     def prepare(self, inputs: Inputs) -> Mapping[str, list[dict[str, Any]]]:
-        texts = texts_of(inputs.prompts)
+        texts = read_prompt_texts(inputs.prompts)
         tables = {name: inputs.upstream[name]["sketches"].read().to_pylist() for name in inputs.metrics}
         for row in (row for table in tables.values() for row in table):
             row["text"] = texts.get(row["prompt_id"])
             if row["error"] is None and row["text"] is None:
-                row["error"] = rows.error_value(unknown_prompt(row["prompt_id"]))
+                row["error"] = rows.error_to_dict(make_unknown_prompt_error(row["prompt_id"]))
         return tables
 
     def compute(self, prepared: Mapping[str, list[dict[str, Any]]]) -> Mapping[str, pa.Table]:
@@ -50,6 +59,6 @@ class OpinionsStage(Stage):
             if row["error"] is None:
                 result = next(results)
                 failed = isinstance(result, RowError)
-                record |= {"error": rows.error_value(result)} if failed else {"p_entail": result}
+                record |= {"error": rows.error_to_dict(result)} if failed else {"p_entail": result}
             records.append(record)
         return rows.table(records, OPINIONS)

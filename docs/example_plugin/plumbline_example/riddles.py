@@ -9,10 +9,10 @@ from plumbline.extending import (
     Place,
     Row,
     WrittenQuestion,
+    get_required_id,
+    get_required_text,
     read_lines,
     read_rows,
-    the_id,
-    the_text,
 )
 
 
@@ -22,5 +22,5 @@ def read(place: Place, convention: Convention) -> PackRows:
 
 
 def _parse_question(line: Row) -> Iterator[PackRow]:
-    question = WrittenQuestion("1", the_text(line.values, "asks"), ("yes", "no"), "yes")
-    yield PackRow(line.where, the_id(line.values, "id"), the_text(line.values, "says"), question)
+    question = WrittenQuestion("1", get_required_text(line.values, "asks"), ("yes", "no"), "yes")
+    yield PackRow(line.where, get_required_id(line.values, "id"), get_required_text(line.values, "says"), question)

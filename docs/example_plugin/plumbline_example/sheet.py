@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.csv as csv
 
-from plumbline.plugins.exports.score_table import StoredPart, Target, count_parts
+from plumbline.plugins.exports.score_table import StoredPart, Target, collect_stored_parts
 
 
 class Sheet:
@@ -17,9 +17,9 @@ class Sheet:
         self.url = str(path)
         self.schema = schema
 
-    def count_stored_rows(self, benchmark: str) -> Sequence[StoredPart]:
-        """Return each part of a run's scores that the table already contains, with the number of its rows."""
-        return count_parts(csv.read_csv(self.path).to_batches()) if self.path.exists() else []
+    def list_stored_parts(self, benchmark: str) -> Sequence[StoredPart]:
+        """Return the parts of a run's scores that the table already contains, each with its number of rows."""
+        return collect_stored_parts(csv.read_csv(self.path).to_batches()) if self.path.exists() else []
 
     def write(self, rows: pa.Table, *, fresh: bool) -> None:
         """Write the rows as the table's first run; raise NotImplementedError if the table already contains one."""

@@ -26,7 +26,7 @@ class SketchedConfig(Metric):
     def description_request(self) -> str:
         return "What does this image show?"
 
-    def score_options(self) -> Mapping[str, Any]:
+    def list_score_options(self) -> Mapping[str, Any]:
         return {}
 
     def score(self, evidence: Evidence) -> Scored:

@@ -8,7 +8,7 @@ import pyarrow as pa
 from plumbline.extending import ImagesStage, Inputs, PreparedImages, Question, isolate
 from plumbline.operators.base import rows, schemas
 
-SKETCHES = schemas.image_schema(("description", pa.string()))
+SKETCHES = schemas.make_image_schema(("description", pa.string()))
 
 
 @runtime_checkable

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
-from plumbline.operators.base.bounds import NotNegative, Positive
+from plumbline.operators.base.bounds import NonNegative, Positive
 from plumbline.operators.base.errors import ConfigError, RowError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.metric import CallEstimate, Evidence, Rating, Scored, Verdict
 from plumbline.operators.metrics.reply_forms import (
-    Replies,
+    ReplyFormat,
     Schema,
     make_choice_schema,
     make_integer_schema,
@@ -21,7 +21,7 @@ from plumbline.operators.metrics.reply_forms import (
     make_string_schema,
 )
 from plumbline.operators.metrics.wording import WordedMetric, digest_templates
-from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, Writing, read_each
+from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, Writing, ask_each
 
 if TYPE_CHECKING:
     from plumbline.operators.models.vqa_profiles import VqaProfile
@@ -30,7 +30,7 @@ T = TypeVar("T")
 REPEAT_REQUEST = (
     "That reply could not be read: {error}. Write the whole reply again, in exactly the form that was asked for."
 )
-REPLY_INSTRUCTIONS: Mapping[Replies, str] = {
+REPLY_INSTRUCTIONS: Mapping[ReplyFormat, str] = {
     "json": "Reply with one JSON object and nothing else: {form}\n",
     "text": "Reply in plain text: first {lines}, each on a line of its own; then the explanation, as one paragraph.\n",
 }
@@ -69,8 +69,8 @@ CheckRatings = Callable[[Mapping[str, float]], None]
 def ask_repeatedly(program: Callable[[], Writing[Verdict | RowError]], times: int) -> Writing[Verdicts | RowError]:
     """Run a request program `times` times with successive seeds; return all verdicts, None for an unreadable reply.
 
-    `program` is called for each run and returns the program. Raise UnreadableReply if none of the replies can be read.
-    If a run returns a RowError, stop and return that error.
+    Call `program` to start each run. Raise UnreadableReply if none of the replies can be read. If a run returns a
+    RowError, stop and return that error.
     """
     verdicts: list[Verdict | None] = []
     problems = []
@@ -108,16 +108,16 @@ def map_ratings(ratings: Iterable[Rating]) -> dict[str, float]:
 
 
 @dataclass(frozen=True, kw_only=True)  # no slots, so that a metric can have another base class with fields
-class JudgedConfig(WordedMetric):
-    """Base class of metrics with a judge: how replies are sampled, in which format, and how many per image."""
+class JudgeMetricConfig(WordedMetric):
+    """Base class of metrics with a judge, with the options for sampling and reading its replies."""
 
-    replies: Replies = "json"
+    replies: ReplyFormat = "json"
     """Format of a verdict: `json` is an object, enforced by a schema if the engine supports it; `text` has one number
     per line, followed by the explanation.
     """
     max_tokens: Positive = 512
     """Maximum number of tokens in a verdict."""
-    temperature: NotNegative = 0.0
+    temperature: NonNegative = 0.0
     """Sampling temperature; 0 always selects the likeliest token."""
     seed: int = 0
     """Random seed for sampling; has no effect at temperature 0."""
@@ -135,12 +135,12 @@ class JudgedConfig(WordedMetric):
     def json_role(self) -> str | None:
         return "judge" if self.replies == "json" else None
 
-    def with_model_defaults(self, profile_of: "Callable[[str], VqaProfile]") -> Self:
+    def complete_options(self, profile_of: "Callable[[str], VqaProfile]") -> Self:
         """Return the metric with the digest of its wording filled in.
 
         Raise ConfigError if `repeats` is above 1 but all replies would be the same.
         """
-        metric = WordedMetric.with_model_defaults(self, profile_of)
+        metric = WordedMetric.complete_options(self, profile_of)
         release = metric._wording.release
         if release is not None and "temperature" in release.fixed_options:
             metric._check_repeats(release.temperature, f"{release.repository} uses this temperature; set repeats=1")
@@ -151,7 +151,7 @@ class JudgedConfig(WordedMetric):
     def _check_repeats(self, temperature: float, remedy: str) -> None:
         if self.repeats > 1 and temperature == 0:
             same = f"at temperature 0 all {self.repeats} replies are the same"
-            raise ConfigError(f"{self.key_of('repeats')}: {same}; {remedy}")
+            raise ConfigError(f"{self.format_key('repeats')}: {same}; {remedy}")
 
     @property
     def sampling(self) -> ReplySampling:
@@ -178,7 +178,7 @@ class JudgedConfig(WordedMetric):
             requests.append(request._replace(view=view))
         readers = [partial(self._read_verdict, each.scales, check) for each in asked]
         verdicts = []
-        for verdict in (yield from read_each(requests, readers, again=REPEAT_REQUEST)):
+        for verdict in (yield from ask_each(requests, readers, again=REPEAT_REQUEST)):
             if isinstance(verdict, UnreadableReply):
                 raise verdict
             verdicts.append(verdict)
@@ -186,7 +186,7 @@ class JudgedConfig(WordedMetric):
         return Verdict(tuple(rating for verdict in verdicts for rating in verdict.ratings), rationale)
 
     def _read_verdict(self, scales: Sequence[Scale], check: CheckRatings, reply: str) -> Verdict:
-        verdict = read_object(reply, scales) if self.replies == "json" else read_lines(reply, scales)
+        verdict = read_json_verdict(reply, scales) if self.replies == "json" else read_text_verdict(reply, scales)
         check(map_ratings(verdict.ratings))
         return verdict
 
@@ -198,19 +198,19 @@ class JudgedConfig(WordedMetric):
         """Return the mean of a verdict's ratings as the image's score."""
         return math.fsum(rating.value for rating in ratings) / len(ratings)
 
-    def request_options(self, *templates: str) -> dict[str, Any]:
-        """Return, by name, all options that determine verdicts, with a digest of the named templates."""
+    def list_request_options(self, *templates: str) -> dict[str, Any]:
+        """Return a mapping of all options that determine verdicts, with a digest of the named templates."""
         return {
             "replies": self.replies,
             "templates": digest_templates(
-                REPEAT_REQUEST, REPLY_INSTRUCTIONS[self.replies], *map(self.template_text, templates)
+                REPEAT_REQUEST, REPLY_INSTRUCTIONS[self.replies], *map(self.get_template_text, templates)
             ),
             **self.sampling._asdict(),
         }
 
 
 @dataclass(frozen=True, kw_only=True)
-class InspectedConfig(JudgedConfig):
+class InspectionMetricConfig(JudgeMetricConfig):
     """Base class of metrics whose judge sees the images, with the options that they share."""
 
     chain: ClassVar[tuple[str, ...]] = ("inspections", "scores")
@@ -222,18 +222,20 @@ class InspectedConfig(JudgedConfig):
     def estimate_calls(self, words: float) -> CallEstimate:
         return CallEstimate(self.calls_per_image, 1)
 
-    def verdict_options(self) -> dict[str, Any]:
-        """Return, by name, all options that determine a verdict, except the judge."""
+    def list_verdict_options(self) -> dict[str, Any]:
+        """Return a mapping of all options that determine a verdict, except the judge."""
         release = self._wording.release
         return (
-            self.request_options(*self.templates) if release is None else {"wording": release.digest, "seed": self.seed}
+            self.list_request_options(*self.templates)
+            if release is None
+            else {"wording": release.digest, "seed": self.seed}
         )
 
-    def score_options(self) -> dict[str, Any]:
+    def list_score_options(self) -> dict[str, Any]:
         return {}
 
 
-def describe_form(replies: Replies, scales: Sequence[Scale]) -> str:
+def describe_form(replies: ReplyFormat, scales: Sequence[Scale]) -> str:
     """Return the instruction that tells the judge in which format to reply with these ratings."""
     members, lines = [], []
     for scale in scales:
@@ -252,7 +254,7 @@ def make_verdict_schema(scales: Sequence[Scale]) -> str:
     return json.dumps(make_object_schema(**numbers, rationale=make_string_schema(MAX_RATIONALE_CHARACTERS)))
 
 
-def read_object(reply: str, scales: Sequence[Scale]) -> Verdict:
+def read_json_verdict(reply: str, scales: Sequence[Scale]) -> Verdict:
     """Return the verdict in a reply's first JSON object that has all ratings; raise UnreadableReply if none has.
 
     An optional rating may be N/A; the verdict then lacks this rating.
@@ -315,7 +317,7 @@ def _make_rating(scale: Scale, match: re.Match[str]) -> Rating:
     return Rating(scale.name, number)
 
 
-def read_lines(reply: str, scales: Sequence[Scale]) -> Verdict:
+def read_text_verdict(reply: str, scales: Sequence[Scale]) -> Verdict:
     """Return the verdict in a reply with one number per line; raise UnreadableReply if a number is missing.
 
     The text after the numbers is the judge's explanation.
@@ -347,10 +349,9 @@ def fill_template(template: str, **parts: str) -> str:
 
 
 def find_kind(kinds: Mapping[str, T], skills: Sequence[str], chosen: str | None) -> T | None:
-    """Return the value in `kinds` for a prompt: for the kind `chosen`, or for the only kind that `skills` name.
+    """Return the value in `kinds` of the kind `chosen` or, if it is None, of the only kind that a prompt's skills name.
 
-    The skills matter only if `chosen` is None. Their names are compared ignoring case. Return None if they name no kind
-    or several kinds.
+    The skills' names are compared ignoring case. Return None if they name no kind or several kinds.
     """
     wanted = [skill.casefold() for skill in skills] if chosen is None else [chosen]
     named = [kinds[name] for name in dict.fromkeys(wanted) if name in kinds]

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
-from plumbline.operators.base.bounds import NotNegative, Positive
+from plumbline.operators.base.bounds import NonNegative, Positive
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.judges.judge import (
     REPEAT_REQUEST,
-    JudgedConfig,
+    JudgeMetricConfig,
     Scale,
     accept_all,
     fill_template,
@@ -57,7 +57,7 @@ SCALES: Mapping[Variant, tuple[Scale, ...]] = {
 
 
 class CaptionedImage(NamedTuple):
-    """Size, caption and captions of regions of an image, for a model that cannot see the image."""
+    """Description of an image for a model that cannot see it: its caption, its regions with captions, and its size."""
 
     caption: str
     regions: Sequence[Region]
@@ -140,7 +140,7 @@ def _read_counts(reply: str) -> Verdict:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DescribedConfig(WordedMetric):
+class DescriptionMetricConfig(WordedMetric):
     """Options for captions and descriptions of images; metrics with equal options share both."""
 
     captioner: str = "captioner"
@@ -155,7 +155,7 @@ class DescribedConfig(WordedMetric):
     """Role of the language model that writes a description from the caption and the regions."""
     description_tokens: Positive = 512
     """Number of tokens at which a description is cut off."""
-    description_temperature: NotNegative = 0.0
+    description_temperature: NonNegative = 0.0
     """Sampling temperature of the descriptions. The paper mentions both 0.7 and greedy decoding."""
     description_seed: int = 0
     """Random seed for sampling descriptions; has no effect at temperature 0."""
@@ -181,8 +181,8 @@ class DescribedConfig(WordedMetric):
     def templates(self) -> tuple[str, ...]:
         return (DESCRIBE_TEMPLATE,)
 
-    def caption_options(self) -> dict[str, Any]:
-        """Return, by name, all options that determine a caption, except the captioner."""
+    def list_caption_options(self) -> dict[str, Any]:
+        """Return a mapping of all options that determine a caption, except the captioner."""
         return {"instruction": self.caption_instruction, "max_tokens": self.caption_tokens}
 
     def caption(self) -> Writing[str]:
@@ -190,12 +190,12 @@ class DescribedConfig(WordedMetric):
         (reply,) = yield [ReplySampling(self.caption_tokens).make_request(self.caption_instruction, stop=())]
         return read_paragraph(reply.text)
 
-    def description_options(self) -> dict[str, Any]:
-        """Return, by name, all options that determine a description, except the captions and the describer."""
+    def list_description_options(self) -> dict[str, Any]:
+        """Return a mapping of all options that determine a description, except the captions and the describer."""
         release, sampling = self.find_release(LlmScoreRelease), self.description_sampling._asdict()
         if release is not None:
             return {"wording": release.digest, **sampling}
-        return {"templates": digest_templates(REPEAT_REQUEST, self.template_text(DESCRIBE_TEMPLATE)), **sampling}
+        return {"templates": digest_templates(REPEAT_REQUEST, self.get_template_text(DESCRIBE_TEMPLATE)), **sampling}
 
     def describe(self, image: CaptionedImage) -> Writing[str]:
         """Ask for a description of an image, based on its caption and regions, and return it."""
@@ -208,7 +208,7 @@ class DescribedConfig(WordedMetric):
             for region in image.regions
         )
         text = fill_template(
-            self.template_text(DESCRIBE_TEMPLATE),
+            self.get_template_text(DESCRIBE_TEMPLATE),
             width=str(image.width),
             height=str(image.height),
             regions="\n".join(lines) or "(none was found)",
@@ -228,7 +228,7 @@ def read_paragraph(reply: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LlmScoreConfig(DescribedConfig, JudgedConfig):
+class LlmScoreConfig(DescriptionMetricConfig, JudgeMetricConfig):
     kind: Literal["llmscore"] = "llmscore"
     story: ClassVar[str] = (
         "lets models caption the image and its parts, a language model combine the captions into a description, and a "
@@ -245,11 +245,11 @@ class LlmScoreConfig(DescribedConfig, JudgedConfig):
     """Highest overall rating, called N in the paper (3.2)."""
 
     def __post_init__(self) -> None:
-        JudgedConfig.__post_init__(self)
+        JudgeMetricConfig.__post_init__(self)
         if self.scale != DEFAULT_SCALE and (self.variant != "overall" or self.scale < 2):
             raise ConfigError(
-                f"{self.key_of('scale')}: expected 2 or more, and only for variant=overall, got {self.scale} for "
-                f"{self.variant}; leave it at {DEFAULT_SCALE}"
+                f"{self.format_key('scale')}: expected {DEFAULT_SCALE}, or 2 or more with variant=overall, got "
+                f"{self.scale} with variant={self.variant}; leave it at {DEFAULT_SCALE}"
             )
 
     @property
@@ -279,29 +279,29 @@ class LlmScoreConfig(DescribedConfig, JudgedConfig):
     def estimate_calls(self, words: float) -> CallEstimate:
         return CallEstimate(1, 1)
 
-    def verdict_options(self) -> dict[str, Any]:
+    def list_verdict_options(self) -> dict[str, Any]:
         release = self.find_release(LlmScoreRelease)
         if release is not None:
             options = {"variant": self.variant, "wording": release.digest, **self.sampling._asdict()}
             return options if self.variant == "rule_enhanced" else {**options, "max_errors": MAX_ERRORS}
-        return {**self.score_options(), **self.request_options(JUDGE_TEMPLATE, self.task_template)}
+        return {**self.list_score_options(), **self.list_request_options(JUDGE_TEMPLATE, self.task_template)}
 
     def judge_description(self, prompt: str, description: str) -> Writing[Verdict]:
         by_rule, release = self.variant == "rule_enhanced", self.find_release(LlmScoreRelease)
         if release is not None:
             return (yield from release.judge(prompt, description, by_rule=by_rule, sampling=self.sampling))
         judged = fill_template(
-            self.template_text(JUDGE_TEMPLATE), prompt=parsing.collapse_spaces(prompt), description=description
+            self.get_template_text(JUDGE_TEMPLATE), prompt=parsing.collapse_spaces(prompt), description=description
         )
-        task = fill_template(self.template_text(self.task_template), scale=str(self.scale))
+        task = fill_template(self.get_template_text(self.task_template), scale=str(self.scale))
         scales = (Scale("rating", 1, self.scale),) if self.variant == "overall" else SCALES[self.variant]
         return (yield from self.request_verdict(judged + task, scales, _require_counts if by_rule else accept_all))
 
-    def score_options(self) -> dict[str, Any]:
+    def list_score_options(self) -> dict[str, Any]:
         return {"variant": self.variant} | ({} if self.scale == DEFAULT_SCALE else {"scale": self.scale})
 
     def score_ratings(self, ratings: Sequence[Rating]) -> float:
-        """Return the score that the option `variant` defines, given the ratings or counts in a verdict.
+        """Return the score that the `variant` option defines, given the ratings or counts in a verdict.
 
         For a prompt without attributes, which the paper does not mention, `rule_enhanced` counts only objects.
         """

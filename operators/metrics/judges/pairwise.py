@@ -1,4 +1,4 @@
-"""A judge that sees two images of a prompt, by two generators, and says which is better."""
+"""Judge that sees two images, which two generators made for the same prompt, and says which is better."""
 
 import json
 import math
@@ -9,7 +9,7 @@ from pathlib import Path
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
-from plumbline.operators.base.bounds import NotNegative, Positive
+from plumbline.operators.base.bounds import NonNegative, Positive
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.extensions import Extensions
 from plumbline.operators.metrics import parsing
@@ -32,9 +32,14 @@ from plumbline.operators.metrics.metric import (
     View,
 )
 from plumbline.operators.metrics.questions.question_metric import AnswerForm
-from plumbline.operators.metrics.reply_forms import Replies, make_choice_schema, make_object_schema, make_string_schema
+from plumbline.operators.metrics.reply_forms import (
+    ReplyFormat,
+    make_choice_schema,
+    make_object_schema,
+    make_string_schema,
+)
 from plumbline.operators.metrics.wording import Release, WordedMetric, ask_as_released, digest_templates
-from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, Writing, read_each
+from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, Writing, ask_each
 from plumbline.operators.models.calls import Request
 
 if TYPE_CHECKING:
@@ -80,7 +85,7 @@ class PairRelease(Release):
 
     @abstractmethod
     def request(self, prompt: str, sampling: ReplySampling) -> Request:
-        """Return the request about two images of a prompt; the judge sees the first image first."""
+        """Return the request about two images for a prompt; the judge sees the first image first."""
 
     @abstractmethod
     def read_reply(self, reply: str) -> PairAnswer:
@@ -100,7 +105,7 @@ PAIR_RELEASES = Extensions[type[PairRelease]]("pairwise_wordings", {}, PairRelea
 
 @dataclass(frozen=True, kw_only=True)
 class PairwiseConfig(WordedMetric):
-    """Metric whose judge compares images of two generators; an image's score is its mean share of comparisons won."""
+    """Metric whose judge compares images from two generators; the score is the share of comparisons an image wins."""
 
     kind: Literal["pairwise"] = "pairwise"
     story: ClassVar[str] = (
@@ -134,7 +139,7 @@ class PairwiseConfig(WordedMetric):
     """True if the judge may say that both images are equally good."""
     neither: bool = True
     """True if the judge may say that neither image does what the prompt says."""
-    replies: Replies = "json"
+    replies: ReplyFormat = "json"
     """Format of a reply: `json` is an object, enforced by a schema if the engine supports it; `text` has the letter of
     the choice on a line, followed by the reason.
     """
@@ -142,7 +147,7 @@ class PairwiseConfig(WordedMetric):
     """Name of the released judge whose prompt is sent, if the folder `wording` contains prompts of several."""
     max_tokens: Positive = 512
     """Maximum number of tokens in a reply."""
-    temperature: NotNegative = 0.0
+    temperature: NonNegative = 0.0
     """Sampling temperature; 0 always selects the likeliest token."""
     seed: int = 0
     """Random seed for sampling; has no effect at temperature 0."""
@@ -153,20 +158,22 @@ class PairwiseConfig(WordedMetric):
         needed = {"baseline": "baseline", "neighbours": "ranked_by"}.get(self.pairs)
         if needed is not None and needs[needed] is None:
             what = "the name of a generator" if needed == "baseline" else "the name of a metric"
-            raise ConfigError(f"{self.key_of(needed)}: pairs={self.pairs} needs {what}, found none; set it")
+            raise ConfigError(f"{self.format_key(needed)}: pairs={self.pairs} needs {what}, found none; set it")
         for name, value in needs.items():
             if value is not None and name != needed:
                 only = "baseline" if name == "baseline" else "neighbours"
-                raise ConfigError(f"{self.key_of(name)}: only for pairs={only}, found pairs={self.pairs}; leave it out")
+                raise ConfigError(
+                    f"{self.format_key(name)}: only for pairs={only}, found pairs={self.pairs}; leave it out"
+                )
         if self.release is not None and self.wording is None:
             raise ConfigError(
-                f"{self.key_of('release')}: only with a checkout of the release, found no wording; "
-                f"name its folder by {self.key_of('wording')}"
+                f"{self.format_key('release')}: requires {self.format_key('wording')}, found none; set it to the "
+                "folder with a checkout of the release"
             )
         if self.release is not None and self.release not in self.named_releases:
             raise ConfigError(
-                f"{self.key_of('release')}: expected one of {', '.join(self.named_releases)}, found {self.release}; "
-                "correct it"
+                f"{self.format_key('release')}: expected one of {', '.join(self.named_releases)}, found "
+                f"{self.release}; choose one of them"
             )
 
     @property
@@ -207,16 +214,17 @@ class PairwiseConfig(WordedMetric):
     def letters(self) -> tuple[str, ...]:
         return tuple(ascii_uppercase[: len(self.choices)])
 
-    def with_model_defaults(self, profile_of: "Callable[[str], VqaProfile]") -> Self:
+    def complete_options(self, profile_of: "Callable[[str], VqaProfile]") -> Self:
         """Return the metric with its wording, and with the form of answers that suits its model."""
         if self.wording is not None and self.release is None:
             folder = Path(self.wording).expanduser()
             found = [name for name, each in self.named_releases.items() if (folder / each.marker_file).is_file()]
             if len(found) > 1:
                 raise ConfigError(
-                    f"{self.key_of('release')}: {folder} contains the prompts of {', '.join(found)}; name one of them"
+                    f"{self.format_key('release')}: {folder} contains the prompts of {', '.join(found)}; name "
+                    f"one of them"
                 )
-        metric = WordedMetric.with_model_defaults(self, profile_of)
+        metric = WordedMetric.complete_options(self, profile_of)
         is_released = metric._pair_release is not None
         form: AnswerForm = "reply" if is_released or profile_of(self.judge).lettered else "likelihood"
         return replace(metric, answers=metric.answers or form)
@@ -224,8 +232,8 @@ class PairwiseConfig(WordedMetric):
     def estimate_calls(self, words: float) -> CallEstimate:
         return CallEstimate(len(self.views), 1)
 
-    def comparison_options(self) -> dict[str, Any]:
-        """Return, by name, all options that determine an answer, except the judge."""
+    def list_comparison_options(self) -> dict[str, Any]:
+        """Return a mapping of all options that determine an answer, except the judge."""
         if (release := self._pair_release) is not None:
             return {"answers": self.answers, "wording": release.digest, "seed": self.seed}
         asked = {"answers": self.answers, "choices": self.choices, "template": digest_templates(self.question(""))}
@@ -239,7 +247,9 @@ class PairwiseConfig(WordedMetric):
         listed = "\n".join(
             f"{name}. {CHOICE_SENTENCES[choice]}." for name, choice in zip(self.letters, self.choices, strict=True)
         )
-        text = fill_template(self.template_text(TEMPLATE_NAME), prompt=parsing.collapse_spaces(prompt), choices=listed)
+        text = fill_template(
+            self.get_template_text(TEMPLATE_NAME), prompt=parsing.collapse_spaces(prompt), choices=listed
+        )
         if self.answers == "likelihood":
             return text + LETTER_INSTRUCTION
         form = '{"choice": "<letter of the right statement>", "rationale": "<explanation>"}'
@@ -271,7 +281,7 @@ class PairwiseConfig(WordedMetric):
         )
         requests = [request._replace(view=view) for view in range(len(self.views))]
         answers = []
-        for answer in (yield from read_each(requests, [self.read_reply] * len(requests), again=REPEAT_REQUEST)):
+        for answer in (yield from ask_each(requests, [self.read_reply] * len(requests), again=REPEAT_REQUEST)):
             if isinstance(answer, UnreadableReply):
                 raise answer
             answers.append(answer)
@@ -296,7 +306,7 @@ class PairwiseConfig(WordedMetric):
         choice = self.choices[sentences.index(sentence)]
         return PairAnswer(choice, P_FIRST_BY_CHOICE[choice], read_rationale(reason) or None)
 
-    def score_options(self) -> dict[str, Any]:
+    def list_score_options(self) -> dict[str, Any]:
         """Return the name of the baseline, whose images have the fixed score BASELINE_SCORE."""
         return {} if self.baseline is None else {"baseline": self.baseline}
 

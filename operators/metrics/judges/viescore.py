@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.judges.judge import (
-    InspectedConfig,
+    InspectionMetricConfig,
     JudgeQuestion,
     Scale,
     fill_template,
@@ -65,7 +65,7 @@ class VieScoreRelease(Release):
         return cls(f"{context}\n{shown}\n{follows}", f"{context}\n{quality}")
 
     def inspect(self, prompt: str, sampling: ReplySampling) -> Writing[Verdict]:
-        """Ask for the ratings and reasons of an image as upstream's VIEScore.evaluate does; return them as a verdict.
+        """Ask for ratings and reasons as upstream's VIEScore.evaluate does, and return them as a verdict.
 
         Only the lowest rating of each kind counts.
         """
@@ -87,9 +87,9 @@ def _name_scores(names: Sequence[str], reply: ParsedReply) -> list[Rating]:
 
 
 def read_scores(reply: str) -> ParsedReply:
-    """Return the scores and reasoning in a reply, as mllm_output_to_dict does; raise ValueError without scores.
+    """Return the scores and reasoning in a reply, as mllm_output_to_dict does; raise ValueError if there are no scores.
 
-    The scores may be in an object, in a list, or a single number.
+    A reply is an object with the scores and the reasoning, a list of scores, or a single score.
     """
     start, end = reply.find("{"), reply.rfind("}") + 1
     if reply.count(REPLY_DELIMITER) == 2:
@@ -141,7 +141,7 @@ def repair_json(text: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwoQuestionsConfig(InspectedConfig):
+class TwoQuestionConfig(InspectionMetricConfig):
     """Base class of metrics whose judge rates both the consistency with the prompt and the quality of the image."""
 
     calls_per_image: ClassVar[int] = 2
@@ -164,11 +164,14 @@ class TwoQuestionsConfig(InspectedConfig):
             return (yield from release.inspect(prompt, sampling))
         return (yield from self.request_combined_verdict(self.judge_questions(parsing.collapse_spaces(prompt))))
 
-    def score_options(self) -> dict[str, Any]:
+    def list_score_options(self) -> dict[str, Any]:
         return {} if self.part == "overall" else {"part": self.part}
 
     def score_ratings(self, ratings: Sequence[Rating]) -> float:
-        """Return the lowest consistency rating, the lowest quality rating, or the root of their product, in [0, 10]."""
+        """Return the lowest consistency rating, the lowest quality rating, or the square root of their product.
+
+        The result is from 0 to 10.
+        """
         rated = map_ratings(ratings)
         consistency, quality = (
             min(rated[scale.name] for scale in scales) for scales in (self.consistency, QUALITY_SCALES)
@@ -178,7 +181,7 @@ class TwoQuestionsConfig(InspectedConfig):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class VieScoreConfig(TwoQuestionsConfig):
+class VieScoreConfig(TwoQuestionConfig):
     kind: Literal["viescore"] = "viescore"
     story: ClassVar[str] = (
         "lets a model that sees the image rate how well it follows the prompt and how good it looks, and takes the "
@@ -190,7 +193,7 @@ class VieScoreConfig(TwoQuestionsConfig):
 
     def judge_questions(self, prompt: str) -> Sequence[JudgeQuestion]:
         """Return the judge's two questions: on consistency with the prompt, and on the quality of the image alone."""
-        semantic = fill_template(self.template_text(SEMANTIC_TEMPLATE), prompt=prompt)
+        semantic = fill_template(self.get_template_text(SEMANTIC_TEMPLATE), prompt=prompt)
         return JudgeQuestion(semantic, CONSISTENCY_SCALES), JudgeQuestion(
-            self.template_text(PERCEPTUAL_TEMPLATE), QUALITY_SCALES
+            self.get_template_text(PERCEPTUAL_TEMPLATE), QUALITY_SCALES
         )

@@ -23,13 +23,13 @@ from plumbline.operators.metrics.parsing import NumberedLine
 from plumbline.operators.metrics.questions.question_metric import (
     WriterConfig,
     compute_log_likelihoods,
-    find_likeliest,
+    find_likeliest_choice,
     make_forms,
 )
 from plumbline.operators.metrics.questions.vqascore import Reduction
 from plumbline.operators.metrics.reply_forms import (
     Form,
-    Replies,
+    ReplyFormat,
     make_array_schema,
     make_choice_schema,
     make_integer_schema,
@@ -41,7 +41,7 @@ from plumbline.operators.metrics.reply_forms import (
     read_member,
 )
 from plumbline.operators.metrics.wording import Checkout, PythonFile, Release, ask_as_released
-from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, Writing, WrittenQuestion, read_each
+from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, Writing, WrittenQuestion, ask_each
 from plumbline.operators.models.calls import Request
 
 MAX_TUPLES = 200
@@ -151,7 +151,7 @@ def _read_question_lines(reply: str) -> dict[int, str]:
 
 
 def _read_dependency_lines(reply: str) -> dict[int, str]:
-    """Return, by tuple number, the text that lists the numbers of its parents (upstream's clean_dependency_id).
+    """Map each tuple's number to the text that lists its parents' numbers (upstream's clean_dependency_id).
 
     Raise ValueError for a line without numbers.
     """
@@ -208,7 +208,7 @@ class DsgConfig(WriterConfig):
             )
         if self.questions == "released" and self.replies != "text":
             raise ConfigError(
-                f"dsg questions: released requires replies=text, got replies={self.replies}; change one of them"
+                f"dsg questions: questions=released requires replies=text, got {self.replies}; change one of them"
             )
 
     @property
@@ -216,17 +216,17 @@ class DsgConfig(WriterConfig):
         return insert_prior(("questions", "answers", "scores"), self.prior)
 
     @property
-    def reply_forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
+    def reply_forms(self) -> Sequence[Mapping[ReplyFormat, Form[Any]]]:
         return TUPLE_FORMS, QUESTION_FORMS, DEPENDENCY_FORMS
 
-    def question_options(self) -> dict[str, Any]:
+    def list_question_options(self) -> dict[str, Any]:
         release = self.find_release(DsgRelease)
         if release is not None:
             return {"wording": release.digest, "seed": self.seed}
-        asked = self.reply_options(TUPLE_FORMS, QUESTION_FORMS, DEPENDENCY_FORMS)
+        asked = self.list_reply_options(TUPLE_FORMS, QUESTION_FORMS, DEPENDENCY_FORMS)
         return asked if self.questions == "tidied" else {**asked, "questions": self.questions}
 
-    def score_options(self) -> dict[str, Any]:
+    def list_score_options(self) -> dict[str, Any]:
         if self.form == "reply":
             return {"zeroing": self.zeroing}
         soft = {} if self.aggregate == "share" else {"aggregate": self.aggregate}
@@ -245,8 +245,8 @@ class DsgConfig(WriterConfig):
         about += "".join(f"{number} | {stated.text}\n" for number, stated in tuples.items())
         numbers, question_form, dependency_form = (
             list(tuples),
-            self.form_for(QUESTION_FORMS),
-            self.form_for(DEPENDENCY_FORMS),
+            self.choose_form(QUESTION_FORMS),
+            self.choose_form(DEPENDENCY_FORMS),
         )
         requests = [
             question_form.make_request(self.sampling, f"{about}Questions:\n"),
@@ -258,7 +258,7 @@ class DsgConfig(WriterConfig):
         ]
         if self.questions == "released":
             readers[0] = partial(read_released_questions, numbers)
-        questions, parents = yield from read_each(requests, readers)
+        questions, parents = yield from ask_each(requests, readers)
         if isinstance(questions, UnreadableReply):
             raise questions
         return _assemble_questions(prompt, tuples, questions, {} if isinstance(parents, UnreadableReply) else parents)
@@ -268,14 +268,14 @@ class DsgConfig(WriterConfig):
 
         A question counts if the question and its parents are answered yes; with recursive zeroing, all its ancestors
         must be. A parent that is not among the questions counts as answered correctly. In the mean likelihood, a
-        question has 0 if a parent (or ancestor) is not answered yes. If parents form a cycle, recursive zeroing makes
-        each question in the cycle depend on all other questions in it.
+        question scores 0 if a parent (or ancestor) is not answered yes. If parents form a cycle, recursive zeroing
+        makes each question in the cycle depend on all other questions in it.
         """
         by_id = {answer.question.question_id: answer for answer in answered}
         if self.form == "reply":
             given = {name: answer.chosen or answer.reply or "" for name, answer in by_id.items()}
         else:
-            given = {name: find_likeliest(answer, self.reduction) for name, answer in by_id.items()}
+            given = {name: find_likeliest_choice(answer, self.reduction) for name, answer in by_id.items()}
         right = {name: given[name] == answer.question.answer for name, answer in by_id.items()}
         parents = {name: answer.question.parents for name, answer in by_id.items()}
         scores: dict[str, float] = dict(apply_zeroing(right, parents, self.zeroing))
@@ -329,7 +329,7 @@ NumberedLineReader = Callable[[str], Sequence[NumberedLine]]
 
 
 def read_tuples(reply: str, pieces: NumberedLineReader = parsing.read_numbered_lines) -> dict[int, SemanticTuple]:
-    """Return the tuples, by number, in lines such as `1 | entity - whole (motorcycle)`; ignore lines without a bracket.
+    """Map numbers to tuples in lines such as `1 | entity - whole (motorcycle)`; ignore lines without a bracket.
 
     If a number occurs several times, the last line counts, as in DSG's published code. Raises UnreadableReply if there
     are no tuples, or more than MAX_TUPLES.
@@ -352,7 +352,10 @@ def _parse_tuple(text: str) -> SemanticTuple:
 def read_questions(
     numbers: Sequence[int], reply: str, pieces: NumberedLineReader = parsing.read_numbered_lines
 ) -> dict[int, str]:
-    """Parse lines like `1 | Is there a dog?` to questions by tuple number; raise UnreadableReply if there are none."""
+    """Return the questions by tuple number, read from lines like `1 | Is there a dog?`.
+
+    Raise UnreadableReply if there are no such lines.
+    """
     lines = [line for line in pieces(reply) if "?" in line.text]
     texts = {line.number: line.text.rpartition("?")[0] + "?" for line in lines}
     questions = {
@@ -366,10 +369,10 @@ def read_questions(
 
 
 def read_released_questions(numbers: Sequence[int], reply: str) -> dict[int, str]:
-    """Return the questions by tuple number, read as the released parser does.
+    """Return the questions by tuple number, parsing the reply as the released code does.
 
-    Only the tuples with these `numbers` are considered. Raise UnreadableReply if a line has another form, or if no line
-    has the number of a tuple.
+    Only the tuples with these `numbers` are considered. Raise UnreadableReply if any line is not of the form
+    `1 | Is there a dog?`, or if no line has the number of a tuple.
     """
     texts = {}
     for line in (reply.partition("output:")[2] or reply).strip().split("\n"):
@@ -388,7 +391,7 @@ def read_released_questions(numbers: Sequence[int], reply: str) -> dict[int, str
 def read_dependencies(
     numbers: Sequence[int], reply: str, pieces: NumberedLineReader = parsing.read_numbered_lines
 ) -> dict[int, str]:
-    """Return the parents, by tuple number, in lines such as `6 | 1,4`; raise UnreadableReply if a line is invalid.
+    """Map each tuple's number to its parents in lines such as `6 | 1,4`; raise UnreadableReply if a line is invalid.
 
     The parents are returned as the text after the bar: `1,4`.
     """
@@ -426,7 +429,7 @@ def read_json_dependencies(reply: str) -> list[NumberedLine]:
 def _read_json_lines(reply: str, name: str, member: str) -> list[NumberedLine]:
     """Return the entries under `name` in a JSON reply as numbered lines, with the text in their field `member`.
 
-    An entry has the form `{"tuple": 1, member: ...}`; an entry that is not an object gets its position as number.
+    An entry has the form `{"tuple": 1, member: ...}`; an entry that is not an object is numbered by its position.
     """
     lines = []
     for index, entry in enumerate(read_entries(reply, name), start=1):

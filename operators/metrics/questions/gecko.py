@@ -24,16 +24,16 @@ from plumbline.operators.metrics.questions.question_metric import (
     AnswerForm,
     WriterConfig,
     compute_log_likelihoods,
-    find_likeliest,
+    find_likeliest_choice,
     make_forms,
 )
 from plumbline.operators.metrics.questions.tifa import QUESTION_FORMS as ONE_STEP
-from plumbline.operators.metrics.questions.tifa import digest_one_step_prompt, write_once
+from plumbline.operators.metrics.questions.tifa import digest_one_step_prompt, write_questions_in_one_reply
 from plumbline.operators.metrics.questions.vqascore import Reduction
 from plumbline.operators.metrics.reply_forms import (
     Block,
     Form,
-    Replies,
+    ReplyFormat,
     make_blocks_schema,
     make_choice_schema,
     make_integer_schema,
@@ -118,18 +118,18 @@ class GeckoConfig(WriterConfig):
         return self.likelihood == "nll"
 
     @property
-    def reply_forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
+    def reply_forms(self) -> Sequence[Mapping[ReplyFormat, Form[Any]]]:
         return (SPAN_FORMS, QUESTION_FORMS) if self.coverage else (ONE_STEP,)
 
-    def question_options(self) -> dict[str, Any]:
+    def list_question_options(self) -> dict[str, Any]:
         asked = {"coverage": self.coverage, "sampling": self.sampling._asdict()}
         if not self.coverage:
             return {**asked, "templates": digest_one_step_prompt(self)}
-        forms = (*self.form_for(SPAN_FORMS).identity, SPANS_HEADING, *self.form_for(QUESTION_FORMS).identity)
+        forms = (*self.choose_form(SPAN_FORMS).identity, SPANS_HEADING, *self.choose_form(QUESTION_FORMS).identity)
         templates = digest_templates(*forms, LABELLED_HEADING, QUESTIONS_HEADING)
         return {**asked, "templates": templates, "min_groundable": self.min_groundable}
 
-    def score_options(self) -> dict[str, Any]:
+    def list_score_options(self) -> dict[str, Any]:
         scored: dict[str, Any] = {"normalise": self.normalise, "reduction": self.reduction}
         if self.normalise:
             scored["likelihood"] = self.likelihood
@@ -144,7 +144,7 @@ class GeckoConfig(WriterConfig):
         With `coverage=false`, all questions are requested in one step (gecko.txt, appendix C).
         """
         if not self.coverage:
-            return (yield from write_once(self, prompt))
+            return (yield from write_questions_in_one_reply(self, prompt))
         about = f"Description:\n{parsing.collapse_spaces(prompt)}\n"
         labelled = yield from self.ask_writer(SPAN_FORMS, about + SPANS_HEADING, partial(read_spans, prompt))
         spans = [span for span in labelled if span.groundable >= self.min_groundable]
@@ -157,7 +157,7 @@ class GeckoConfig(WriterConfig):
         """Return the mean score of the questions that are not hallucinated (eq. 1 or 2)."""
         elements = []
         for answer in answered:
-            given, question = find_likeliest(answer, self.reduction), answer.question
+            given, question = find_likeliest_choice(answer, self.reduction), answer.question
             if self.nli is not None and answer.p_entail is not None and answer.p_entail < self.threshold:
                 score = None
             elif self.normalise:
@@ -267,7 +267,7 @@ def _find_start(before: str, prompt: str) -> int:
 
 
 def annotate_prompt(prompt: str, spans: Sequence[Span]) -> str:
-    """Return the prompt on one line with its spans labelled, `{1}[man, human]`; append spans without a position."""
+    """Return the prompt on one line with spans labelled as in `{1}[man, human]`; append spans without a position."""
     text, end, rest = "", 0, []
     order = sorted(range(len(spans)), key=lambda index: spans[index].position or (len(prompt), len(prompt)))
     for index in order:
@@ -284,7 +284,7 @@ def annotate_prompt(prompt: str, spans: Sequence[Span]) -> str:
 def read_questions(
     spans: Sequence[Span], reply: str, pieces: Callable[[str], Sequence[Block]] = read_blocks
 ) -> list[WrittenQuestion]:
-    """Return the questions in a reply of one of QUESTION_FORMS, each with the span of the prompt that it is about.
+    """Return the questions in a reply (see QUESTION_FORMS), each with the span of the prompt that it is about.
 
     A question about an unknown label gets no span.
     """
@@ -324,7 +324,10 @@ def _find_subject(subject: str, spans: Sequence[Span]) -> Span | None:
 
 
 def _normalise_likelihoods(logs: Sequence[float], likelihood: Literal["probability", "nll"]) -> list[float]:
-    """Return s_i / sum_i s_i (eq. 2), with s_i the probability or negative log of choice i; equal if all s_i are 0."""
+    """Return s_i / sum_i s_i (eq. 2), where s_i is the probability, or the negative log-likelihood, of choice i.
+
+    If all s_i are 0, all results are equal.
+    """
     if likelihood == "probability":
         top = max(logs)
         weights = [1.0 if log == top else math.exp(log - top) for log in logs]

@@ -18,13 +18,13 @@ TEXT_KIND = "text"
 """Kind of question whose answer is text that should appear in the image."""
 
 
-class BadQuestion(PlumblineError):
-    """Error about a question that cannot be asked; the message gives the reason."""
+class BadQuestionError(PlumblineError):
+    """Error for a question that cannot be asked; the message gives the reason."""
 
 
 @checked(frozen=True, config=ConfigDict(extra="forbid"))
 class ListedQuestion:
-    """A question given as a JSON object, with the columns of the table QUESTIONS that a person can fill in."""
+    """A question given as a JSON object; its fields are the columns of QUESTIONS that a person can fill in."""
 
     text: str
     choices: list[str] | None = None
@@ -44,8 +44,8 @@ def require_question_metric(wanted: Collection[str], packed: Collection[str]) ->
     """Raise ConfigError if questions come with the images but none of the requested metrics uses them."""
     if not packed:
         raise ConfigError(
-            f"questions: {' and '.join(wanted)} would ignore them; leave them out, or use a metric that uses a "
-            "benchmark's own questions, such as geneval2 (docs/questions.md), or texts, such as text"
+            f"questions: {' and '.join(wanted)} would ignore them; leave them out, or use a metric that asks a "
+            "benchmark's own questions, such as geneval2, or checks its texts, such as text (docs/questions.md)"
         )
 
 
@@ -61,19 +61,19 @@ def read_questions(listed: Any) -> tuple[WrittenQuestion, ...] | RowError:
                 listed = from_json(listed)
             except ValueError as error:
                 found = parsing.shorten(listed)
-                raise BadQuestion(f"expected a list, or a list as JSON, found {found}") from error
+                raise BadQuestionError(f"expected a list, or a list as JSON, found {found}") from error
         if not isinstance(listed, list | tuple):
-            raise BadQuestion(f"expected a list, found {type(listed).__name__}")
+            raise BadQuestionError(f"expected a list, found {type(listed).__name__}")
         if not 0 < len(listed) <= MAX_QUESTIONS:
-            raise BadQuestion(f"expected 1 to {MAX_QUESTIONS} questions, found {len(listed)}")
+            raise BadQuestionError(f"expected 1 to {MAX_QUESTIONS} questions, found {len(listed)}")
         questions = [_read_entry(entry, number) for number, entry in enumerate(listed)]
         names = [question.question_id for question in questions]
         if len(set(names)) < len(names):
-            raise BadQuestion("two questions have the same question_id")
+            raise BadQuestionError("two questions have the same question_id")
         for parent in (parent for question in questions for parent in question.parents):
             if parent not in names:
-                raise BadQuestion(f"`parents` contains {parent!r}, but no question has this question_id")
-    except BadQuestion as error:
+                raise BadQuestionError(f"`parents` contains {parent!r}, but no question has this question_id")
+    except BadQuestionError as error:
         return RowError("no_questions", f"the questions that came with the prompt cannot be asked: {error}")
     return tuple(assign_ids(questions))
 
@@ -89,17 +89,17 @@ def make_text_question(number: int, text: str, start: int | None = None, end: in
 def read_pair(pair: Any, number: int, kind: str | None = None) -> WrittenQuestion:
     """Return a [question, answer] pair as a question whose only choice is the correct answer.
 
-    Raise BadQuestion unless the pair consists of two strings, neither of them blank.
+    Raise BadQuestionError unless the pair consists of two strings, neither of them blank.
     """
     texts = pair if isinstance(pair, list | tuple) and len(pair) == 2 else ()
     if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
-        raise BadQuestion(f"expected a pair [question, answer] of strings, found {parsing.shorten(str(pair))}")
+        raise BadQuestionError(f"expected a pair [question, answer] of strings, found {parsing.shorten(str(pair))}")
     question, answer = texts
     return WrittenQuestion(str(number), question, (answer,), answer, kind)
 
 
 def _read_entry(entry: Any, number: int) -> WrittenQuestion:
-    """Return an entry of a list as a question; raise BadQuestion with the entry's number if it cannot be asked."""
+    """Return an entry of a list as a question; raise BadQuestionError with the entry's number if it cannot be asked."""
     name = f"question {number}"
     try:
         if isinstance(entry, dict):
@@ -109,10 +109,10 @@ def _read_entry(entry: Any, number: int) -> WrittenQuestion:
         else:
             question = read_pair(entry, number)._replace(question_id=name)
         json.dumps(question, ensure_ascii=False).encode()
-    except BadQuestion as error:
-        raise BadQuestion(f"{name}: {error}") from error
+    except BadQuestionError as error:
+        raise BadQuestionError(f"{name}: {error}") from error
     except UnicodeEncodeError as error:
-        raise BadQuestion(f"{name}: expected text, found a lone surrogate; remove it") from error
+        raise BadQuestionError(f"{name}: expected text, found a lone surrogate; remove it") from error
     return question
 
 
@@ -121,12 +121,14 @@ def _read_object(entry: Any, name: str) -> WrittenQuestion:
         listed: ListedQuestion = QUESTION_ADAPTER.validate_python(entry)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        raise BadQuestion(f"{'.'.join(map(str, first['loc']))[:100]}: {first['msg']}") from error
+        raise BadQuestionError(f"{'.'.join(map(str, first['loc']))[:100]}: {first['msg']}") from error
     choices = tuple(listed.choices or ())
     if not listed.text.strip() or not all(choice.strip() for choice in choices):
-        raise BadQuestion("expected text in `text` and in each of `choices`, found an empty string")
+        raise BadQuestionError("expected text in `text` and in each of `choices`, found an empty string")
     if len(set(choices)) < len(choices) or (listed.answer not in choices if choices else listed.answer is not None):
         answer = None if listed.answer is None else parsing.shorten(listed.answer)
-        raise BadQuestion(f"expected distinct choices that include the right answer, found {answer} and {[*choices]}")
+        raise BadQuestionError(
+            f"expected distinct choices that include the right answer, found {answer} and {[*choices]}"
+        )
     name = name if listed.question_id is None else listed.question_id
     return WrittenQuestion(name, listed.text, choices, listed.answer, listed.kind, parents=tuple(listed.parents or ()))

@@ -1,4 +1,4 @@
-"""Base classes of metrics that ask questions about images, and the likelihoods of the answers."""
+"""Base classes of metrics that ask questions about images, and functions for the likelihoods of answers."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -7,12 +7,12 @@ from functools import partial
 from string import ascii_uppercase
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
-from plumbline.operators.base.bounds import NotNegative, Positive
+from plumbline.operators.base.bounds import NonNegative, Positive
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.metric import SHARE_RANGE, Answered, Evidence, Metric, Scored, ScoreRange
 from plumbline.operators.metrics.questions.vqascore import DEFAULT_QUESTIONS, Reduction, compute_log_likelihood
-from plumbline.operators.metrics.reply_forms import Form, Piece, Replies, Schema, make_texts_reader
+from plumbline.operators.metrics.reply_forms import Form, Piece, ReplyFormat, Schema, make_texts_reader
 from plumbline.operators.metrics.wording import WordedMetric, digest_templates, read_prompt_template
 from plumbline.operators.metrics.writing import ReplySampling, VqaPrompt, Writing, WrittenQuestion, ask
 from plumbline.operators.models.vqa_profiles import VqaProfile
@@ -81,7 +81,7 @@ class QuestionMetricConfig(Metric):
     def score_range(self) -> ScoreRange | None:
         return SHARE_RANGE
 
-    def with_model_defaults(self, profile_of: Callable[[str], VqaProfile]) -> Self:
+    def complete_options(self, profile_of: Callable[[str], VqaProfile]) -> Self:
         """Return the metric with its VQA model's defaults for letters, the case of yes and no, and the form of answers.
 
         Raise ConfigError if replies are requested from a model that only compares choices.
@@ -90,7 +90,7 @@ class QuestionMetricConfig(Metric):
         is_capitalised = DEFAULT_QUESTIONS[profile.question].answer.istitle()
         if profile.compares and self.answers == "reply":
             raise ConfigError(
-                f"{self.kind} answers: the model of role {self.model!r} is a {profile.name} model, which compares "
+                f"{self.kind} answers: the model for role {self.model!r} is a {profile.name} model, which compares "
                 "choices and cannot reply in words; set answers=likelihood, or use another VQA model"
             )
         return replace(
@@ -100,13 +100,13 @@ class QuestionMetricConfig(Metric):
             yes_no=self.yes_no or ("capitalised" if is_capitalised else "as_written"),
         )
 
-    def answer_options(self) -> dict[str, Any]:
+    def list_answer_options(self) -> dict[str, Any]:
         asked = {"form": self.form, "template": self.template, "yes_no": self.yes_no or "capitalised"}
         return {**asked, "letters": LETTERED_CHOICES_TEXT} if self.compares_letters else asked
 
-    def vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
+    def make_vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
         """Return the prompt that asks the VQA model a question, with its choices in the given order."""
-        template, listed, answers = self.template, ", ".join(choices), self.answer_choices(choices)
+        template, listed, answers = self.template, ", ".join(choices), self.get_answer_choices(choices)
         if self.compares_letters and 1 < len(choices) <= len(ascii_uppercase) and not parsing.is_yes_no(choices):
             answers = tuple(ascii_uppercase[: len(choices)])
             listed = "\n".join(f"{letter}. {choice}" for letter, choice in zip(answers, choices, strict=True))
@@ -117,10 +117,10 @@ class QuestionMetricConfig(Metric):
         free = self.form == "reply"
         return VqaPrompt(asked, answers, free, exact=free and "matcher" not in self.roles)
 
-    def answer_choices(self, choices: Sequence[str]) -> tuple[str, ...]:
+    def get_answer_choices(self, choices: Sequence[str]) -> tuple[str, ...]:
         """Return the answers whose likelihoods are computed or, with answers=reply, the answers that a reply may give.
 
-        If likelihoods are computed, yes and no are capitalised unless the option `yes_no` is `as_written`.
+        If likelihoods are computed, yes and no are capitalised unless the `yes_no` option is `as_written`.
         """
         if self.form == "reply" or self.yes_no == "as_written":
             return tuple(choices)
@@ -136,11 +136,11 @@ class WriterConfig(QuestionMetricConfig, WordedMetric):
     """Role of the language model that writes the questions."""
     max_tokens: Positive = 2048
     """Maximum number of tokens in the writer's reply; the papers give no value."""
-    temperature: NotNegative = 0.0
+    temperature: NonNegative = 0.0
     """Sampling temperature of the writer; 0 always selects the likeliest token. The papers give no value."""
     seed: int = 0
     """Random seed of the writer; has no effect at temperature 0."""
-    replies: Replies = "text"
+    replies: ReplyFormat = "text"
     """Format of the writer's replies: `text`, as in the published code, or `json` with a schema, which vLLM,
     transformers and many services enforce, so that the replies of small models can be parsed too.
     """
@@ -157,7 +157,7 @@ class WriterConfig(QuestionMetricConfig, WordedMetric):
 
     @property
     @abstractmethod
-    def reply_forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
+    def reply_forms(self) -> Sequence[Mapping[ReplyFormat, Form[Any]]]:
         """The forms of all replies that the writer is asked for; each entry has a form for every reply format."""
 
     @property
@@ -168,29 +168,29 @@ class WriterConfig(QuestionMetricConfig, WordedMetric):
     def templates(self) -> tuple[str, ...]:
         return tuple(form.template for forms in self.reply_forms for form in forms.values())
 
-    def with_model_defaults(self, profile_of: Callable[[str], VqaProfile]) -> Self:
+    def complete_options(self, profile_of: Callable[[str], VqaProfile]) -> Self:
         """Return the metric with the VQA model's defaults and with the digest of its wording filled in."""
-        return QuestionMetricConfig.with_model_defaults(WordedMetric.with_model_defaults(self, profile_of), profile_of)
+        return QuestionMetricConfig.complete_options(WordedMetric.complete_options(self, profile_of), profile_of)
 
-    def form_for(self, forms: Mapping[Replies, Form[Piece]]) -> Form[Piece]:
+    def choose_form(self, forms: Mapping[ReplyFormat, Form[Piece]]) -> Form[Piece]:
         """Return the form for the metric's reply format, in the metric's wording."""
         form = forms[self.replies]
-        return form._replace(instructions=self.template_text(form.template))
+        return form._replace(instructions=self.get_template_text(form.template))
 
-    def reply_options(self, *forms: Mapping[Replies, Form[Any]], texts: Sequence[str] = ()) -> dict[str, Any]:
-        """Return, by name, all options that determine the replies in these forms.
+    def list_reply_options(self, *forms: Mapping[ReplyFormat, Form[Any]], texts: Sequence[str] = ()) -> dict[str, Any]:
+        """Return a mapping of all options that determine the replies in these forms.
 
         `texts` are the other strings in the requests.
         """
-        pieces = (part for form in forms for part in self.form_for(form).identity)
+        pieces = (part for form in forms for part in self.choose_form(form).identity)
         return {"templates": digest_templates(*pieces, *texts), "sampling": self.sampling._asdict()}
 
-    def ask_writer(self, forms: Mapping[Replies, Form[Any]], text: str, read: Callable[..., T]) -> Writing[T]:
+    def ask_writer(self, forms: Mapping[ReplyFormat, Form[Any]], text: str, read: Callable[..., T]) -> Writing[T]:
         """Ask the writer for one reply and return it as parsed by `read`.
 
         `read` is called with the reply and with `pieces`, the parser of the reply's form.
         """
-        form = self.form_for(forms)
+        form = self.choose_form(forms)
         return (yield from ask(form.make_request(self.sampling, text), partial(read, pieces=form.pieces)))
 
     @property
@@ -202,8 +202,8 @@ class WriterConfig(QuestionMetricConfig, WordedMetric):
         return "answers", *self.chain[:-2]
 
     @abstractmethod
-    def question_options(self) -> dict[str, Any]:
-        """Return all options that determine which questions are written, for the keys of cells."""
+    def list_question_options(self) -> dict[str, Any]:
+        """Return a mapping of all options that determine which questions are written; they are part of cell keys."""
 
     @abstractmethod
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
@@ -222,7 +222,7 @@ def make_forms(
     text: Callable[[str], Sequence[Piece]],
     in_json: Callable[[str], Sequence[Piece]],
     schema: Callable[[int], Schema],
-) -> Mapping[Replies, Form[Piece]]:
+) -> Mapping[ReplyFormat, Form[Piece]]:
     """Return two forms of the same reply: text (templates/NAME.txt) and JSON (templates/NAME_json.txt).
 
     `text` and `in_json` split a reply into pieces; `schema` returns the JSON schema for a maximum number of tokens.
@@ -233,7 +233,7 @@ def make_forms(
     }
 
 
-def make_line_forms(name: str, member: str, schema: Callable[[int], Schema]) -> Mapping[Replies, Form[str]]:
+def make_line_forms(name: str, member: str, schema: Callable[[int], Schema]) -> Mapping[ReplyFormat, Form[str]]:
     """Return two forms of a reply with a list of strings: lines of text, or strings under `member` in JSON."""
     return make_forms(name, parsing.split_lines, make_texts_reader(member), schema)
 
@@ -247,7 +247,7 @@ def compute_log_likelihoods(answered: Answered, reduction: Reduction) -> list[fl
     return [log - prior for log, prior in zip(logs, priors, strict=True)]
 
 
-def find_likeliest(answered: Answered, reduction: Reduction) -> str:
+def find_likeliest_choice(answered: Answered, reduction: Reduction) -> str:
     """Return the likeliest choice; if several are equally likely, return the first."""
     logs = compute_log_likelihoods(answered, reduction)
     return answered.question.choices[logs.index(max(logs))]

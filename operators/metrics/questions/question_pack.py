@@ -1,4 +1,4 @@
-"""Questions shipped with a benchmark, answered by a VQA model and aggregated as the benchmark does it."""
+"""Questions shipped with a benchmark, answered by a VQA model and aggregated as the benchmark specifies."""
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,7 +19,7 @@ from plumbline.operators.metrics.metric import (
     make_element,
 )
 from plumbline.operators.metrics.questions.dsg import Zeroing, apply_zeroing
-from plumbline.operators.metrics.questions.question_metric import QuestionMetricConfig, find_likeliest
+from plumbline.operators.metrics.questions.question_metric import QuestionMetricConfig, find_likeliest_choice
 from plumbline.operators.metrics.questions.vqascore import Reduction, compute_log_likelihood
 from plumbline.operators.models.vqa_profiles import VqaProfile
 
@@ -89,30 +89,30 @@ class QuestionPackConfig(QuestionMetricConfig):
 
     @property
     def compares_letters(self) -> bool:
-        """Return True if the likelihoods of the choices' letters are compared; soft means compare spellings instead."""
+        """Return True if the likelihoods of the choices' letters are compared; a soft mean uses spellings instead."""
         return bool(self.letters) and self.form == "likelihood" and not self.soft
 
     @property
     def roles(self) -> dict[str, str]:
         return {"model": self.model} if self.form == "likelihood" else {"model": self.model, "matcher": self.matcher}
 
-    def with_model_defaults(self, profile_of: Callable[[str], VqaProfile]) -> "QuestionPackConfig":
+    def complete_options(self, profile_of: Callable[[str], VqaProfile]) -> "QuestionPackConfig":
         """Return the metric with its VQA model's defaults; raise ConfigError if the model cannot give a soft mean."""
         kind = profile_of(self.model)
         if kind.compares and self.soft:
             raise ConfigError(
-                f"question_pack model: the model of role {self.model!r} is a {kind.name} model, which compares "
+                f"question_pack model: the model for role {self.model!r} is a {kind.name} model, which compares "
                 "choices and cannot score a single answer; use another VQA model, or aggregate=share"
             )
-        return QuestionMetricConfig.with_model_defaults(self, profile_of)
+        return QuestionMetricConfig.complete_options(self, profile_of)
 
     def estimate_calls(self, words: float) -> CallEstimate:
         return CallEstimate(0, words)
 
-    def refusal_of_pack(self, choices: Collection[int]) -> str | None:
+    def explain_pack_refusal(self, choices: Collection[int]) -> str | None:
         """Return the reason why questions with these numbers of choices cannot be scored; None if they can.
 
-        A soft mean requires exactly one choice, the correct answer. A share requires at least two.
+        A soft mean requires exactly one choice, the correct answer. `aggregate=share` requires at least two choices.
         """
         if self.soft and set(choices) - {1}:
             return f"aggregate={self.aggregate} sums the spellings of one answer; use aggregate=share"
@@ -120,24 +120,24 @@ class QuestionPackConfig(QuestionMetricConfig):
             return "aggregate=share takes the likeliest of several choices; use another aggregate, or a judge"
         return None
 
-    def question_options(self) -> dict[str, Any]:
+    def list_question_options(self) -> dict[str, Any]:
         return {}
 
-    def answer_options(self) -> dict[str, Any]:
-        asked = QuestionMetricConfig.answer_options(self)
+    def list_answer_options(self) -> dict[str, Any]:
+        asked = QuestionMetricConfig.list_answer_options(self)
         return {**asked, "spelling": self.spelling} if self.soft else asked
 
-    def score_options(self) -> dict[str, Any]:
+    def list_score_options(self) -> dict[str, Any]:
         own = {"aggregate": self.aggregate, "images": self.images}
         if self.soft:
             return {**own, "spelling": self.spelling}
         return {**own, "zeroing": self.zeroing, **({} if self.form == "reply" else {"reduction": self.reduction})}
 
-    def answer_choices(self, choices: Sequence[str]) -> tuple[str, ...]:
+    def get_answer_choices(self, choices: Sequence[str]) -> tuple[str, ...]:
         """Return the choices or, for a soft mean, all spellings of the correct answer."""
         if self.soft:
             return tuple(list_spellings(choices[0], self.spelling))
-        return QuestionMetricConfig.answer_choices(self, choices)
+        return QuestionMetricConfig.get_answer_choices(self, choices)
 
     def score(self, evidence: Evidence) -> Scored:
         answered = evidence.answered
@@ -149,7 +149,8 @@ class QuestionPackConfig(QuestionMetricConfig):
             product = 0.0 if 0.0 in scores else math.exp(math.fsum(map(math.log, scores)) / len(scores))
             return scored._replace(score=product)
         given = [
-            answer.chosen if self.form == "reply" else find_likeliest(answer, self.reduction) for answer in answered
+            answer.chosen if self.form == "reply" else find_likeliest_choice(answer, self.reduction)
+            for answer in answered
         ]
         right = {
             answer.question.question_id: choice == answer.question.answer

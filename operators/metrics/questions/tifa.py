@@ -12,7 +12,7 @@ from plumbline.operators.metrics.parsing import LocatedWords
 from plumbline.operators.metrics.questions.question_metric import (
     AnswerForm,
     WriterConfig,
-    find_likeliest,
+    find_likeliest_choice,
     make_forms,
     make_line_forms,
 )
@@ -21,7 +21,7 @@ from plumbline.operators.metrics.reply_forms import (
     MAX_BLOCKS,
     Block,
     Form,
-    Replies,
+    ReplyFormat,
     make_blocks_schema,
     make_choice_schema,
     make_object_schema,
@@ -30,7 +30,7 @@ from plumbline.operators.metrics.reply_forms import (
     read_json_blocks,
 )
 from plumbline.operators.metrics.wording import Checkout, Release, ask_as_released, digest_templates
-from plumbline.operators.metrics.writing import ReplySampling, Writing, WrittenQuestion, is_asked, read_each
+from plumbline.operators.metrics.writing import ReplySampling, Writing, WrittenQuestion, ask_each, is_asked
 
 ANSWER_REDUCTION: Reduction = "product"
 QUESTIONS_HEADING = "Questions and answers are below:\n"
@@ -69,7 +69,7 @@ class TifaRelease(Release):
         return locate_questions(prompt, blocks)
 
     def _read_blocks(self, reply: str) -> list[Block]:
-        """Return the questions of a reply that have choices and a known subject type (upstream's parse_resp).
+        """Return the questions in a reply that have choices and a known subject type (upstream's parse_resp).
 
         If a question has several answers, the first counts.
         """
@@ -116,28 +116,28 @@ class TifaConfig(WriterConfig):
     upstream's code.
     """
     releases: ClassVar[tuple[type[Release], ...]] = (TifaRelease,)
-    reply_forms: ClassVar[Sequence[Mapping[Replies, Form[Any]]]] = (QUESTION_FORMS, CHOICE_FORMS, ANSWER_FORMS)
+    reply_forms: ClassVar[Sequence[Mapping[ReplyFormat, Form[Any]]]] = (QUESTION_FORMS, CHOICE_FORMS, ANSWER_FORMS)
 
     @property
     def roles(self) -> dict[str, str]:
         roles = {"writer": self.writer, "model": self.model}
         return roles if self.form == "likelihood" else {**roles, "matcher": self.matcher}
 
-    def question_options(self) -> dict[str, Any]:
+    def list_question_options(self) -> dict[str, Any]:
         release = self.find_release(TifaRelease)
         templates = digest_one_step_prompt(self) if release is None else release.digest
         asked = {"templates": templates, "sampling": self.sampling._asdict(), "filter": self.filter}
         if not self.filter:
             return asked
-        templates = digest_templates(*self.form_for(CHOICE_FORMS).identity, *self.form_for(ANSWER_FORMS).identity)
+        templates = digest_templates(*self.choose_form(CHOICE_FORMS).identity, *self.choose_form(ANSWER_FORMS).identity)
         return {**asked, "filter_templates": templates, "min_f1": self.min_f1}
 
-    def score_options(self) -> dict[str, Any]:
+    def list_score_options(self) -> dict[str, Any]:
         """Return the reduction by which the likeliest choice is found; empty if the model replies in words."""
         return {} if self.form == "reply" else {"reduction": ANSWER_REDUCTION}
 
     def estimate_calls(self, words: float) -> CallEstimate:
-        """Return an estimate of the calls for a prompt: one for its questions, plus those of the filter.
+        """Estimate the number of calls for a prompt: one to write its questions, plus the calls made by the filter.
 
         The filter makes one call per question, and two per multiple-choice question. One question in four is assumed to
         be multiple-choice.
@@ -148,7 +148,7 @@ class TifaConfig(WriterConfig):
         """Request the questions about a prompt and return them; `keep` is False for questions that fail the filter."""
         release = self.find_release(TifaRelease)
         if release is None:
-            questions = yield from write_once(self, prompt)
+            questions = yield from write_questions_in_one_reply(self, prompt)
         else:
             questions = yield from release.write(prompt, self.seed)
         return (yield from self._filter_questions(prompt, questions)) if self.filter else questions
@@ -162,7 +162,7 @@ class TifaConfig(WriterConfig):
         """
         firsts = {parsing.normalise(question.text): question for question in reversed(questions)}
         asked = [question for question in questions if firsts[parsing.normalise(question.text)] is question]
-        choose, answer = self.form_for(CHOICE_FORMS), self.form_for(ANSWER_FORMS)
+        choose, answer = self.choose_form(CHOICE_FORMS), self.choose_form(ANSWER_FORMS)
         requests = []
         for question in asked:
             about = f"Description:\n{parsing.collapse_spaces(prompt)}\nQuestion:\n{question.text}\n"
@@ -171,7 +171,7 @@ class TifaConfig(WriterConfig):
             if not parsing.is_yes_no(question.choices):
                 requests.append(answer.make_request(self.sampling, f"{about}Answer:\n"))
         read = partial(parsing.read_short_answer, pieces=answer.pieces)  # both forms have the same pieces
-        replies = yield from read_each(requests, [read] * len(requests))
+        replies = yield from ask_each(requests, [read] * len(requests))
         answers = (reply if isinstance(reply, str) else "" for reply in replies)
         kept = set()
         for question in asked:
@@ -189,18 +189,18 @@ class TifaConfig(WriterConfig):
         for answer in answered:
             given, score = answer.chosen, None
             if is_asked(answer.question.keep):
-                given = answer.chosen if self.form == "reply" else find_likeliest(answer, ANSWER_REDUCTION)
+                given = answer.chosen if self.form == "reply" else find_likeliest_choice(answer, ANSWER_REDUCTION)
                 score = float(given == answer.question.answer)
             elements.append(make_element(answer, given=given, score=score))
         return average_elements(elements)
 
 
 def digest_one_step_prompt(metric: WriterConfig) -> str:
-    """Return the digest of the prompt with which `write_once` requests all questions in one step."""
-    return digest_templates(*metric.form_for(QUESTION_FORMS).identity, QUESTIONS_HEADING)
+    """Return the digest of the prompt with which `write_questions_in_one_reply` requests all questions in one step."""
+    return digest_templates(*metric.choose_form(QUESTION_FORMS).identity, QUESTIONS_HEADING)
 
 
-def write_once(metric: WriterConfig, prompt: str) -> Writing[list[WrittenQuestion]]:
+def write_questions_in_one_reply(metric: WriterConfig, prompt: str) -> Writing[list[WrittenQuestion]]:
     """Request all questions about a prompt in one reply and return them; none is dropped by a filter."""
     text = f"Description:\n{parsing.collapse_spaces(prompt)}\n{QUESTIONS_HEADING}"
     return (yield from metric.ask_writer(QUESTION_FORMS, text, partial(read_questions, prompt)))
@@ -209,7 +209,7 @@ def write_once(metric: WriterConfig, prompt: str) -> Writing[list[WrittenQuestio
 def read_questions(
     prompt: str, reply: str, pieces: Callable[[str], Sequence[Block]] = read_blocks
 ) -> list[WrittenQuestion]:
-    """Return the questions in a reply of one of QUESTION_FORMS, with the positions of their subjects in the prompt.
+    """Return the questions in a reply (see QUESTION_FORMS), with the positions of their subjects in the prompt.
 
     Raise UnreadableReply if there are none.
     """
@@ -217,7 +217,7 @@ def read_questions(
 
 
 def locate_questions(prompt: str, blocks: Sequence[Block]) -> list[WrittenQuestion]:
-    """Return the questions, each with the prompt position of the words in its subject, such as `bow tie (object):`."""
+    """Return the questions, each with the position of its subject, such as `bow tie (object):`, in the prompt."""
     located: dict[str | None, LocatedWords] = {None: LocatedWords(None)}
     taken: list[parsing.TextSpan] = []
     questions = []

@@ -13,17 +13,17 @@ from plumbline.operators.metrics.modules import (
     Relations,
     Statement,
     check_statement,
+    format_statement,
     list_queries,
     make_statement,
     read_program,
     read_statement,
     require_statements,
-    write_statement,
 )
 from plumbline.operators.metrics.questions.question_metric import AnswerForm, WriterConfig, make_forms
 from plumbline.operators.metrics.reply_forms import (
     Form,
-    Replies,
+    ReplyFormat,
     make_array_schema,
     make_choice_schema,
     make_list_schema,
@@ -102,28 +102,28 @@ class VpevalConfig(WriterConfig):
     releases: ClassVar[tuple[type[Release], ...]] = (VpevalRelease,)
 
     @property
-    def reply_forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
+    def reply_forms(self) -> Sequence[Mapping[ReplyFormat, Form[Any]]]:
         return (PROGRAM_FORMS,)
 
-    def question_options(self) -> dict[str, Any]:
+    def list_question_options(self) -> dict[str, Any]:
         release = self.find_release(VpevalRelease)
         if release is not None:
             return {"wording": release.digest, "sampling": self.sampling._asdict()}
-        return self.reply_options(PROGRAM_FORMS, texts=[PROGRAMS_HEADING]) | {"statements": "as released"}
+        return self.list_reply_options(PROGRAM_FORMS, texts=[PROGRAMS_HEADING]) | {"statements": "as released"}
 
-    def with_model_defaults(self, profile_of: Callable[[str], VqaProfile]) -> "VpevalConfig":
-        own = WriterConfig.with_model_defaults(self, profile_of)
+    def complete_options(self, profile_of: Callable[[str], VqaProfile]) -> "VpevalConfig":
+        own = WriterConfig.complete_options(self, profile_of)
         plain = profile_of(own.model).compares and own.template == QUESTION_TEMPLATE
         return replace(own, template="{}") if plain else own
 
-    def query_options(self) -> dict[str, Any]:
-        """Return, by name, all options that determine the queries, except the programs and the models."""
+    def list_query_options(self) -> dict[str, Any]:
+        """Return a mapping of all options that determine the queries, except the programs and the models."""
         options = {name: getattr(self, name) for name in ("template", "box_threshold", "text_threshold")}
         if self.form == "likelihood":
             options["form"] = self.form
         return options if self.relations == "stated" else {**options, "relations": self.relations}
 
-    def score_options(self) -> dict[str, Any]:
+    def list_score_options(self) -> dict[str, Any]:
         return {"relations": self.relations}
 
     def estimate_calls(self, words: float) -> CallEstimate:
@@ -146,15 +146,15 @@ class VpevalConfig(WriterConfig):
             subject = statement.subject or ""
             located = parsing.locate_words(subject.rpartition("(")[0].strip() or subject, prompt)
             answer, *choices = statement.arguments[1:] if statement.module == "vqa" else ("yes", *parsing.YES_NO)
-            text = write_statement(statement)
+            text = format_statement(statement)
             questions.append(WrittenQuestion(str(number), text, tuple(choices), answer, statement.module, *located))
         return questions
 
-    def vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
-        """Return the statement unchanged; the questions for the models come from `image_queries`."""
+    def make_vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
+        """Return the statement unchanged; `list_image_queries` makes the texts that are sent to the models."""
         return VqaPrompt(text, tuple(choices), free=True)
 
-    def image_queries(self, text: str) -> tuple[ImageQuery, ...]:
+    def list_image_queries(self, text: str) -> tuple[ImageQuery, ...]:
         """Return the queries for one statement, with the texts sent to the models."""
         return tuple(map(self._add_query_options, list_queries(self._read_question(text), self.relations)))
 
@@ -251,6 +251,6 @@ def _make_program_schema() -> Callable[[int], Any]:
     return make_list_schema("modules", {"anyOf": modules}, tokens=64)
 
 
-PROGRAM_FORMS: Mapping[Replies, Form[Statement]] = make_forms(
+PROGRAM_FORMS: Mapping[ReplyFormat, Form[Statement]] = make_forms(
     "vpeval_program", read_program, read_json_program, _make_program_schema()
 )

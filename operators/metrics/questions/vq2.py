@@ -1,4 +1,4 @@
-"""VQ2: a question per phrase of the prompt, kept if the prompt alone answers it correctly (Yarom et al. 2023)."""
+"""VQ2: questions about phrases in the prompt, kept if a model can answer them from the prompt (Yarom et al. 2023)."""
 
 import math
 import re
@@ -17,18 +17,18 @@ from plumbline.operators.metrics.questions.question_metric import (
     AnswerForm,
     WriterConfig,
     compute_log_likelihoods,
-    find_likeliest,
+    find_likeliest_choice,
     make_line_forms,
 )
 from plumbline.operators.metrics.questions.vqascore import Reduction
 from plumbline.operators.metrics.reply_forms import (
     Form,
-    Replies,
+    ReplyFormat,
     make_list_schema,
     make_object_schema,
     make_string_schema,
 )
-from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, is_asked, read_each
+from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion, ask, ask_each, is_asked
 
 _QUESTION_LABEL_PATTERN = re.compile(r"^(?:\d{1,3} ?[.)] ?)?(?:q|question) ?\d{0,3} ?: ?", re.IGNORECASE)
 MAX_SPANS = 100
@@ -40,16 +40,16 @@ Convention = Literal["paper", "released"]
 
 
 class Steps(NamedTuple):
-    """The steps of writing questions that differ between VQ2's paper and its released code."""
+    """The question-writing steps in which VQ2's paper and its released code differ."""
 
-    phrases: Mapping[Replies, Form[str]]
+    phrases: Mapping[ReplyFormat, Form[str]]
     """Forms of the request for phrases."""
     statement: tuple[str, str, str]
     """Text before the phrase, between the phrase and the question, and after the question."""
     samples: int
     """Number of questions sampled for each phrase; repeated questions are kept."""
     filtered: bool
-    """True if a question is kept only if the prompt's answer to it is the phrase."""
+    """True if a question is kept only if its answer, given the prompt, is the phrase."""
 
 
 _PHRASES_SCHEMA = make_list_schema("phrases", make_string_schema(80), 24)
@@ -106,17 +106,17 @@ class Vq2Config(WriterConfig):
         return STEPS_BY_CONVENTION[self.convention]
 
     @property
-    def reply_forms(self) -> Sequence[Mapping[Replies, Form[Any]]]:
+    def reply_forms(self) -> Sequence[Mapping[ReplyFormat, Form[Any]]]:
         return self.steps.phrases, QUESTION_FORMS, ANSWER_FORMS
 
-    def question_options(self) -> dict[str, Any]:
+    def list_question_options(self) -> dict[str, Any]:
         steps = self.steps
-        asked = self.reply_options(steps.phrases, QUESTION_FORMS, ANSWER_FORMS, texts=steps.statement) | {
+        asked = self.list_reply_options(steps.phrases, QUESTION_FORMS, ANSWER_FORMS, texts=steps.statement) | {
             "samples": steps.samples
         }
         return {**asked, "min_f1": self.min_f1} if steps.filtered else asked
 
-    def score_options(self) -> dict[str, Any]:
+    def list_score_options(self) -> dict[str, Any]:
         return {"reduction": self.reduction}
 
     def estimate_calls(self, words: float) -> CallEstimate:
@@ -125,13 +125,13 @@ class Vq2Config(WriterConfig):
         return CallEstimate(1 + (2 if self.steps.filtered else 1) * questions, questions)
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
-        """Request a prompt's phrases, questions about each phrase, and their answers from the prompt alone.
+        """Request a prompt's phrases, questions about each phrase, and answers that are based on the prompt alone.
 
         Return the questions. With the convention `paper`, `keep` is False if the answer is not the phrase.
         """
         steps, about = self.steps, f"Description:\n{parsing.collapse_spaces(prompt)}\n"
         listing = self.sampling if steps.samples == 1 else self.sampling._replace(temperature=0.0)
-        form = self.form_for(steps.phrases)
+        form = self.choose_form(steps.phrases)
         request = form.make_request(listing, f"{about}Phrases:\n")
         spans = yield from ask(request, partial(read_spans, prompt, pieces=form.pieces))
         before, between, after = steps.statement
@@ -145,9 +145,9 @@ class Vq2Config(WriterConfig):
             texts.append(f"{about}Question:\n{question}\nAnswer:\n")
         if not steps.filtered:
             return written
-        form = self.form_for(ANSWER_FORMS)
+        form = self.choose_form(ANSWER_FORMS)
         requests = [form.make_request(self.sampling, text) for text in texts]
-        answers = yield from read_each(
+        answers = yield from ask_each(
             requests, [partial(parsing.read_short_answer, pieces=form.pieces)] * len(requests)
         )
         return [
@@ -158,7 +158,7 @@ class Vq2Config(WriterConfig):
         ]
 
     def _ask_about(self, prompt: str, about: str, spans: Sequence[TextSpan]) -> Writing[list[tuple[TextSpan, str]]]:
-        samples, form = self.steps.samples, self.form_for(QUESTION_FORMS)
+        samples, form = self.steps.samples, self.choose_form(QUESTION_FORMS)
         drawn = [span for span in spans for _ in range(samples)]
         requests = [
             form.make_request(
@@ -167,7 +167,7 @@ class Vq2Config(WriterConfig):
             )
             for index, span in enumerate(drawn)
         ]
-        read = yield from read_each(requests, [partial(read_question, pieces=form.pieces)] * len(requests))
+        read = yield from ask_each(requests, [partial(read_question, pieces=form.pieces)] * len(requests))
         asked = [(span, question) for span, question in zip(drawn, read, strict=True) if isinstance(question, str)]
         if not asked:
             raise next(result for result in read if isinstance(result, UnreadableReply))
@@ -181,7 +181,7 @@ class Vq2Config(WriterConfig):
             if is_asked(answer.question.keep):
                 index = answer.question.choices.index("yes")
                 score = math.exp(compute_log_likelihoods(answer, self.reduction)[index])
-                given = find_likeliest(answer, self.reduction)
+                given = find_likeliest_choice(answer, self.reduction)
             elements.append(make_element(answer, given=given, score=score))
         return average_elements(elements)
 

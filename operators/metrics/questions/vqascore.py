@@ -80,7 +80,7 @@ NEGATION_WORDS = frozenset(
 class VqaScoreConfig(Metric):
     """VQAScore: the likelihood of an answer, usually yes, to one question about the image and its prompt.
 
-    `with_model_defaults` fills in null options from DEFAULT_QUESTIONS, according to the VQA model's profile.
+    `complete_options` fills in null options from DEFAULT_QUESTIONS, according to the VQA model's profile.
     """
 
     kind: Literal["vqascore"] = "vqascore"
@@ -118,7 +118,7 @@ class VqaScoreConfig(Metric):
                 )
         if self.answers == "reply" and self.normalise is not None:
             raise ConfigError(
-                f"vqascore answers: reply compares words, but normalise={self.normalise} needs likelihoods; leave one "
+                f"vqascore: answers=reply compares words, but normalise={self.normalise} needs likelihoods; leave one "
                 "of the two out"
             )
         if self.prior is not None and self.normalise is None:
@@ -149,12 +149,12 @@ class VqaScoreConfig(Metric):
             return self.lower_is_better
         return self.answer is not None and says_no(self.answer)
 
-    def with_model_defaults(self, profile_of: Callable[[str], VqaProfile]) -> "VqaScoreConfig":
-        """Return the metric with null options from the VQA model's profile; required before asking and scoring."""
+    def complete_options(self, profile_of: Callable[[str], VqaProfile]) -> "VqaScoreConfig":
+        """Return the metric with null options set by the VQA model's profile; call this before asking and scoring."""
         profile = profile_of(self.model)
         if profile.compares and self.normalise is None:
             raise ConfigError(
-                f"vqascore model: the model of role {self.model!r} is a {profile.name} model, which compares choices "
+                f"vqascore model: the model for role {self.model!r} is a {profile.name} model, which compares choices "
                 "and cannot score a single answer; set normalise=yes_no (metric=[vqascore_normalised]), or use another "
                 "VQA model"
             )
@@ -166,7 +166,7 @@ class VqaScoreConfig(Metric):
     def yes_question(self) -> YesQuestion:
         """The question, its answer and the reduction, ignoring `normalise`; model defaults must have been filled in."""
         assert self.template is not None and self.answer is not None and self.reduction is not None, (
-            "with_model_defaults fills it in"
+            "complete_options fills it in"
         )
         return YesQuestion(self.template, self.answer, self.reduction)
 
@@ -175,32 +175,32 @@ class VqaScoreConfig(Metric):
         """The answers whose likelihoods are requested: one or, if `normalise` is set, all spellings of yes and no."""
         return (self.yes_question.answer,) if self.normalise is None else YES_SPELLINGS + NO_SPELLINGS
 
-    def question_options(self) -> dict[str, Any]:
-        """Return, by name, all options that determine the question; the reduction is applied afterwards."""
+    def list_question_options(self) -> dict[str, Any]:
+        """Return a mapping of all options that determine the question; the reduction is applied afterwards."""
         if self.normalise is not None:
             return {"template": self.template, "choices": self.choices}
         return {"template": self.yes_question.template, "answer": self.yes_question.answer}
 
-    def answer_options(self) -> dict[str, Any]:
+    def list_answer_options(self) -> dict[str, Any]:
         return {
             "kind": self.kind,
-            **self.question_options(),
+            **self.list_question_options(),
             **({} if self.answers == "likelihood" else {"form": self.answers}),
         }
 
-    def score_options(self) -> dict[str, Any]:
+    def list_score_options(self) -> dict[str, Any]:
         if self.answers == "reply":
             return {"answers": self.answers}
         return {"reduction": self.yes_question.reduction} if self.normalise is None else {"normalise": self.normalise}
 
     def question(self, prompt: str) -> str:
-        """Return the question for an image of the prompt. The prompt is inserted literally."""
+        """Return the question that is asked about an image for this prompt. The prompt is inserted literally."""
         before, after = self._split_template
         return before + prompt + after
 
     @property
     def _split_template(self) -> list[str]:
-        assert self.template is not None, "with_model_defaults fills it in"
+        assert self.template is not None, "complete_options fills it in"
         return self.template.split("{}")
 
     def write(self, prompt: str) -> Writing[list[WrittenQuestion]]:
@@ -208,7 +208,7 @@ class VqaScoreConfig(Metric):
         yield from ()
         return [WrittenQuestion("1", self.question(prompt), self.choices)]
 
-    def vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
+    def make_vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
         """Return the question unchanged or, under the ablation `shuffled_words`, with the prompt's words shuffled."""
         asked = text
         if self.ablation is not None:
@@ -265,10 +265,10 @@ def compute_yes_share(yes: Sequence[Sequence[float]], no: Sequence[Sequence[floa
 
 def compute_log_odds(yes: Sequence[Sequence[float]], no: Sequence[Sequence[float]]) -> float:
     """Return log(P(Yes) / P(No)). Spellings count without EOS, because the reply may continue after the word."""
-    return _add_logs(yes) - _add_logs(no)
+    return _compute_log_probability(yes) - _compute_log_probability(no)
 
 
-def _add_logs(spellings: Sequence[Sequence[float]]) -> float:
+def _compute_log_probability(spellings: Sequence[Sequence[float]]) -> float:
     """Return the natural log of the probability that the reply begins with one of the spellings."""
     logs = [math.fsum(tokens[:-1]) for tokens in spellings]
     top = max(logs)

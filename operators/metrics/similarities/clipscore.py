@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from plumbline.operators.metrics.metric import Evidence, Metric, Scored
-from plumbline.operators.models.calls import Compares, Measure, PixelRule
+from plumbline.operators.models.calls import ComparisonTarget, Measure, PixelRule
 from plumbline.operators.models.networks.similarity import clean_text
 
 Variant = Literal["cosine", "original", "torchmetrics"]
@@ -20,7 +20,7 @@ class ClipScoreConfig(Metric):
         "misses counts, positions and negations"
     )
     chain: ClassVar[tuple[str, ...]] = ("similarities", "scores")
-    compares: ClassVar[Compares] = "prompt"
+    compares: ClassVar[ComparisonTarget] = "prompt"
     measure: ClassVar[Measure] = "cosine"
     model: str = "clip"
     """Role of the dual encoder."""
@@ -29,8 +29,8 @@ class ClipScoreConfig(Metric):
     and images cropped as in the released code (Hessel et al. 2021); `torchmetrics`: 100 max(cos, 0).
     """
 
-    def similarity_options(self) -> dict[str, str]:
-        """Return, by name, all options that determine the comparison; the scale is applied afterwards."""
+    def list_similarity_options(self) -> dict[str, str]:
+        """Return a mapping of all options that determine the comparison; the scale is applied afterwards."""
         asked = {"prefix": PROMPT_PREFIXES[self.variant]}
         return asked | {"text": "ftfy", "pixels": self.pixels} if self.variant == "original" else asked
 
@@ -38,7 +38,7 @@ class ClipScoreConfig(Metric):
     def pixels(self) -> PixelRule:
         return "released" if self.variant == "original" else "processor"
 
-    def score_options(self) -> dict[str, str]:
+    def list_score_options(self) -> dict[str, str]:
         return {"reduction": self.variant}
 
     def score(self, evidence: Evidence) -> Scored:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.extensions import require_extra
-from plumbline.operators.metrics.judges.llmscore import DESCRIBE_TEMPLATE, DescribedConfig, LlmScoreRelease
+from plumbline.operators.metrics.judges.llmscore import DESCRIBE_TEMPLATE, DescriptionMetricConfig, LlmScoreRelease
 from plumbline.operators.metrics.metric import SHARE_RANGE, Evidence, Scored, ScoreRange
 from plumbline.operators.metrics.similarities.word_overlap import WordNet, find_wordnet
 from plumbline.operators.metrics.wording import Release, WordedMetric
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SentenceMatchingConfig(DescribedConfig):
+class SentenceMatchingConfig(DescriptionMetricConfig):
     kind: Literal["sentence_matching"] = "sentence_matching"
     story: ClassVar[str] = "lets models describe the image in words, and compares this text with the prompt"
     embedder: str = "clip"
@@ -38,14 +38,14 @@ class SentenceMatchingConfig(DescribedConfig):
     def __post_init__(self) -> None:
         WordedMetric.__post_init__(self)
         if self.wordnet is not None and self.measure != "meteor":
-            raise ConfigError(f"{self.key_of('wordnet')}: only measure=meteor matches synonyms; leave it out")
+            raise ConfigError(f"{self.format_key('wordnet')}: only measure=meteor matches synonyms; leave it out")
 
-    def with_model_defaults(self, profile_of: "Callable[[str], VqaProfile]") -> Self:
+    def complete_options(self, profile_of: "Callable[[str], VqaProfile]") -> Self:
         """Return the metric with its WordNet digest filled in; raise ConfigError if files are missing or changed.
 
-        Raise MissingExtra if METEOR is not installed.
+        Raise MissingExtraError if METEOR is not installed.
         """
-        metric = DescribedConfig.with_model_defaults(self, profile_of)
+        metric = DescriptionMetricConfig.complete_options(self, profile_of)
         if metric.measure == "meteor":
             require_extra("captions", f"metric {self.kind} with measure=meteor")
         if metric.wordnet is None:
@@ -53,16 +53,17 @@ class SentenceMatchingConfig(DescribedConfig):
         try:
             found = find_wordnet(metric.wordnet)
         except ConfigError as error:
-            raise ConfigError(f"{self.key_of('wordnet')}: {error}") from error
+            raise ConfigError(f"{self.format_key('wordnet')}: {error}") from error
         if metric.wordnet_digest not in (None, found.digest):
             raise ConfigError(
-                f"{self.key_of('wordnet')}: the WordNet in {found.folder} does not match wordnet_digest; restore its "
+                f"{self.format_key('wordnet')}: the WordNet in {found.folder} does not match wordnet_digest; "
+                f"restore its "
                 "files, or leave wordnet_digest out"
             )
         return replace(metric, wordnet=found.folder, wordnet_digest=found.digest)
 
     @property
-    def read_from(self) -> str:
+    def text_stage(self) -> str:
         """Name of the stage that writes the text."""
         return "captions" if self.text == "caption" else "descriptions"
 
@@ -88,8 +89,8 @@ class SentenceMatchingConfig(DescribedConfig):
     def score_range(self) -> ScoreRange | None:
         return SHARE_RANGE if self.measure == "meteor" else None
 
-    def text_similarity_options(self) -> dict[str, Any]:
-        """Return, by name, the options of the comparison, including WordNet's digest if synonyms match."""
+    def list_text_similarity_options(self) -> dict[str, Any]:
+        """Return a mapping of the comparison's options, including WordNet's digest if synonyms count as matches."""
         synonyms = self.find_synonym_wordnet()
         return {"measure": self.measure} | ({} if synonyms is None else {"wordnet": synonyms.digest})
 
@@ -100,7 +101,7 @@ class SentenceMatchingConfig(DescribedConfig):
         digest = self.wordnet_digest
         return find_wordnet(self.wordnet) if digest is None else WordNet(self.wordnet, digest)
 
-    def score_options(self) -> dict[str, Any]:
+    def list_score_options(self) -> dict[str, Any]:
         return {}
 
     def score(self, evidence: Evidence) -> Scored:

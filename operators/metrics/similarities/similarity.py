@@ -11,21 +11,21 @@ from typing import ClassVar, Literal
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.judges.judge import map_ratings, read_ratings
 from plumbline.operators.metrics.metric import SHARE_RANGE, Evidence, Metric, Scored, ScoreRange, View
-from plumbline.operators.models.calls import Compares, Measure, PixelRule
+from plumbline.operators.models.calls import ComparisonTarget, Measure, PixelRule
 
-VIEWS_BY_COMPARISON: Mapping[Compares, tuple[View, ...]] = {
+VIEWS_BY_COMPARISON: Mapping[ComparisonTarget, tuple[View, ...]] = {
     "source": ("result", "source"),
     "change": ("result", "source"),
     "edit": ("edit",),
 }
 """Views of the images, for comparisons that involve more than the scored image."""
-CAPTIONS_BY_COMPARISON: Mapping[Compares, tuple[str, ...]] = {
+CAPTIONS_BY_COMPARISON: Mapping[ComparisonTarget, tuple[str, ...]] = {
     "caption": ("target_caption",),
     "change": ("target_caption", "source_caption"),
 }
 MEASURES_OF_TEXTS: tuple[Measure, ...] = ("cosine", "logit", "match", "reward")
 """Measures of an image and a text."""
-MEASURES_BY_COMPARISON: Mapping[Compares, tuple[Measure, ...]] = {
+MEASURES_BY_COMPARISON: Mapping[ComparisonTarget, tuple[Measure, ...]] = {
     "source": ("cosine", "distance"),
     "change": ("cosine",),
 }
@@ -44,7 +44,7 @@ class SimilarityConfig(Metric):
     probability that image and text belong together; `reward`: output of a head trained on human preferences;
     `distance`: how much two images differ, 0 for equal ones (only with compares=source).
     """
-    compares: Compares = "prompt"
+    compares: ComparisonTarget = "prompt"
     """Inputs of the comparison. `prompt`: the image and its prompt; `caption`: the image and the caption of the
     intended edit; `source`: an edited image and its source; `change`: the change from source to image and the change
     from the source's caption to the target's; `edit`: source and image together, in one question, and the prompt;
@@ -66,7 +66,7 @@ class SimilarityConfig(Metric):
         allowed = MEASURES_BY_COMPARISON.get(self.compares, MEASURES_OF_TEXTS)
         if self.measure not in allowed:
             raise ConfigError(
-                f"{self.key_of('measure')}: expected {' or '.join(allowed)} with compares={self.compares}, got "
+                f"{self.format_key('measure')}: expected {' or '.join(allowed)} with compares={self.compares}, got "
                 f"{self.measure}"
             )
 
@@ -92,7 +92,7 @@ class SimilarityConfig(Metric):
         """Range of a probability; None for cosines, which stay far from their bounds, and for unbounded rewards."""
         return SHARE_RANGE if self.measure == "match" else None
 
-    def similarity_options(self) -> dict[str, str]:
+    def list_similarity_options(self) -> dict[str, str]:
         asked: dict[str, str] = {"measure": self.measure}
         if self.compares != "prompt":
             asked["compares"] = self.compares
@@ -101,11 +101,11 @@ class SimilarityConfig(Metric):
     def text(self, prompt: str) -> str:
         return self.apply_word_order(prompt)
 
-    def score_options(self) -> dict[str, str]:
+    def list_score_options(self) -> dict[str, str]:
         return {} if self.rating is None else {"rating": self.rating}
 
     def score(self, evidence: Evidence) -> Scored:
-        """Return the similarity or, if the option `rating` is set, that rating, with all ratings as details."""
+        """Return the similarity or, if the `rating` option is set, that rating, with all ratings as details."""
         ratings = None if evidence.row.get("ratings") is None else read_ratings(evidence.row)
         number = evidence.row["similarity"] if self.rating is None else map_ratings(ratings or ())[self.rating]
         return Scored(number, truncated=evidence.row["truncated"], ratings=ratings)

@@ -44,7 +44,7 @@ class WordNet(NamedTuple):
     """SHA-256 of the files that METEOR reads."""
 
 
-class _NoSynonyms:
+class _EmptyWordNet:
     """An empty WordNet. Without it, NLTK would look for its own copy, which is a separate download."""
 
     def synsets(self, word: str) -> tuple[()]:
@@ -58,13 +58,13 @@ def split_words(text: str) -> list[str]:
 def compute_meteor(candidate: str, reference: str, wordnet: WordNet | None = None) -> float:
     """Return NLTK's METEOR score, from 0 to 1, of a candidate against one reference; 0 if no word matches.
 
-    Two words match if they are equal except for case, or if they have the same stem (by the stemmer of Porter's paper),
+    Two words match if they are equal except for case, or if they have the same stem (by Porter's original algorithm),
     or if they are synonyms in `wordnet`. Punctuation is ignored.
     """
     with explain_missing_extra("captions", "METEOR"):
         from nltk.translate.meteor_score import single_meteor_score  # takes a second
     words, wanted = split_words(candidate), split_words(reference)
-    synonyms = _NoSynonyms() if wordnet is None else _open_wordnet(wordnet)
+    synonyms = _EmptyWordNet() if wordnet is None else _open_wordnet(wordnet)
     return float(single_meteor_score(wanted, words, stemmer=_load_stemmer(), wordnet=synonyms))
 
 
@@ -99,7 +99,7 @@ def find_wordnet(folder: str) -> WordNet:
 
 @cache
 def _open_wordnet(wordnet: WordNet) -> Any:
-    """Return NLTK's reader of the files; raise ConfigError if the files have changed or cannot be read."""
+    """Return NLTK's reader for the files; raise ConfigError if the files have changed or cannot be read."""
     import nltk.data
     from nltk.corpus.reader.wordnet import WordNetCorpusReader, WordNetError
 

@@ -15,7 +15,10 @@ COMMIT_PATTERN = re.compile(r"[0-9a-f]{40}")
 
 
 def find_commit(repo: str, revision: str | None) -> str:
-    """Return the commit that a revision of a hub repository refers to: now or, offline, when it was last cached."""
+    """Return the commit that a revision of a hub repository refers to.
+
+    Offline, return the commit that it referred to when it was last cached.
+    """
     if revision is not None and COMMIT_PATTERN.fullmatch(revision):
         return revision
     try:
@@ -41,7 +44,7 @@ def _find_snapshot_folder(repo: str, revision: str | None) -> Path:
         ) from error
 
 
-def download(repo: str, commit: str, patterns: Sequence[str]) -> Path:
+def download_snapshot(repo: str, commit: str, patterns: Sequence[str]) -> Path:
     """Return the folder of a snapshot after downloading the files that match `patterns`; offline, the cached folder."""
     try:
         return Path(snapshot_download(repo, revision=commit, allow_patterns=list(patterns)))
@@ -52,8 +55,8 @@ def download(repo: str, commit: str, patterns: Sequence[str]) -> Path:
 def download_file(repo: str, commit: str, name: str) -> Path | None:
     """Return the path of one file of a snapshot, downloaded if necessary.
 
-    Return None if the hub does not give out the file or, offline, the file is not cached. Raises ModelError if the hub
-    cannot be reached and nothing of the snapshot is cached.
+    Returns None if the hub does not serve the file or, offline, if the file is not cached. Raises ModelError if the hub
+    cannot be reached and no file of the snapshot is cached.
     """
     try:
         return Path(hf_hub_download(repo, name, revision=commit))

@@ -37,7 +37,7 @@ class Part:
     commit: str | None
     """Hub commit; None for a local folder."""
     identity: str
-    """The hub id and commit, or the digest of the folder's files. It is part of the keys of cells."""
+    """The hub id and commit, or the digest of the folder's files. It is part of cell keys."""
 
     def folder(self, wanted: Sequence[str] = WANTED_FILE_PATTERNS) -> Path:
         """Return the local folder with the files; download wanted files that are missing."""
@@ -45,7 +45,7 @@ class Part:
             return Path(self.source)
         from plumbline.operators.models.checkpoints import hub
 
-        return hub.download(self.source, self.commit, wanted)
+        return hub.download_snapshot(self.source, self.commit, wanted)
 
     def find_missing_files(self, wanted: Sequence[str] = WANTED_FILE_PATTERNS) -> dict[str, int]:
         if self.commit is None:

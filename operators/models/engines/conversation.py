@@ -1,4 +1,4 @@
-"""Converts conversations to the tokens a chat model reads, handles thoughts before replies, and checks chat templates.
+"""Converts conversations to the tokens a chat model reads, handles thinking, and checks chat templates.
 
 Shared by all engines. Nothing here imports torch: `tokenizer` is any transformers tokenizer.
 """
@@ -40,7 +40,7 @@ LIKELIHOOD_PROBLEM = (
     "likelihoods are for immediate answers, but the model has thinking=allowed; set thinking=refused, or use "
     "a metric that reads the model's reply"
 )
-THOUGHT_TOO_LONG_MESSAGE = "the model's thought did not end within {} tokens; raise its thinking_tokens"
+THOUGHT_TOO_LONG_MESSAGE = "the model did not finish thinking within {} tokens; raise its thinking_tokens"
 ENDED_IN_THOUGHT_MESSAGE = "the model ended its turn within a thought; use another model, or set thinking=refused"
 TEST_WORD = "said"
 """Word in a test conversation. Its position in the rendered text shows how a chat template works."""
@@ -115,7 +115,7 @@ def render_image_conversation(
     is_open: bool = True,
     thinks: bool = False,
 ) -> str:
-    """Return a conversation about images as text of the chat template; the images come first.
+    """Return the text of a conversation about images, rendered with the chat template; the images come first.
 
     The `system` message comes before the conversation. Each image has one placeholder, even if it takes many tokens. If
     `is_open`, the reply can be appended to the text; if `thinks`, the model may think before it replies.
@@ -148,9 +148,9 @@ def _render_template(
 
 
 def find_turn_end(tokenizer: Any, ends: Sequence[int], *, system: str | None) -> int:
-    """Return the token in `ends` that comes first after a reply in the chat template: an end mark, or a turn's start.
+    """Return the token, of those in `ends`, that the chat template writes first after a reply.
 
-    If none of `ends` comes after it, return the tokenizer's own end token.
+    It is an end mark, or starts the next turn. If the template writes none of `ends`, return the tokenizer's end token.
     """
     exchange = [Message("user", "?"), Message("assistant", TEST_WORD), Message("user", "?")]
     try:
@@ -212,7 +212,7 @@ def is_thinking_checkpoint(*parts: Part) -> bool:
 
 
 class ThinkingMode(NamedTuple):
-    """Limit and marks of a model's thoughts: their maximum length, and their first and last token."""
+    """How a model's thoughts are recognised and limited: their first and last token, and their maximum length."""
 
     tokens: int
     """Maximum length of a thought in tokens."""
@@ -267,7 +267,7 @@ class ThinkingMode(NamedTuple):
 def find_context_error(
     tokens: int, request: Request, context: int | None, thinking: ThinkingMode | None
 ) -> RowError | None:
-    """Return an error if a prompt of `tokens` tokens exceeds the context together with the longest possible reply.
+    """Return an error if a prompt of `tokens` tokens plus the longest possible reply would exceed the context.
 
     The reply includes the model's thinking.
     """
@@ -282,7 +282,7 @@ def reply_to_valid_requests(
     answer: Callable[[Sequence[Conversation]], Sequence[Reply]],
     thinking: ThinkingMode | None,
 ) -> list[Reply]:
-    """Return a reply to each conversation, after a thought if the model thinks; errors are returned unchanged."""
+    """Return a reply to each conversation, without thoughts; errors are returned unchanged."""
     valid = [one for one in conversations if isinstance(one, Conversation)]
     replies = iter(answer(valid) if thinking is None else thinking.generate_replies(valid, answer))
     return [next(replies) if isinstance(one, Conversation) else one for one in conversations]
@@ -306,7 +306,7 @@ def reply_to_requests(
 
 
 def find_thinking(config: ModelConfig, tokenizer: Any, render: Callable[[], str] | None = None) -> ThinkingMode | None:
-    """Return the limits and marks of a model's thoughts, or None if the model may not think.
+    """Return how a model's thoughts are recognised and limited, or None if thinking is refused.
 
     `render` returns a prompt, which shows whether the chat template opens the thought; by default, a prompt without an
     image is rendered. Raises ModelError if the tokenizer has no known token that ends a thought.
@@ -318,7 +318,7 @@ def find_thinking(config: ModelConfig, tokenizer: Any, render: Callable[[], str]
     if marks is None:
         known = ", ".join(closing for _, closing in THOUGHT_MARKS)
         raise ModelError(
-            f"{tokenizer.name_or_path}: thinking=allowed needs a tokenizer with a token that ends a thought ({known}); "
+            f"{tokenizer.name_or_path}: thinking=allowed needs a tokenizer with an end-of-thinking token ({known}); "
             "set thinking=refused"
         )
     begin = tokenizer(marks[0], add_special_tokens=False).input_ids[0]

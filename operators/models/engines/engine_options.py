@@ -67,8 +67,8 @@ def check_options(options: Mapping[str, Any]) -> None:
             raise ConfigError(f"model engine_options.{name}: this option cannot be set; {remedy}")
         if not _is_plain_value(value):
             raise ConfigError(
-                f"model engine_options.{name}: expected a number, true, false, a plain name, or names with numbers, "
-                f"got {value!r}"
+                f"model engine_options.{name}: expected a number, true, false, a string of letters, digits, _ and -, "
+                f"or a mapping from names to numbers, got {value!r}"
             )
 
 
@@ -108,7 +108,7 @@ def find_image_limit(model: ModelConfig) -> int | None:
 
 
 def select_engine_key_options(model: EngineModel) -> dict[str, Any]:
-    """Return, by name, the engine and its options that can change a result, for the keys of cells."""
+    """Return a mapping of the engine and its options that can change a result, for use in cell keys."""
     options = {
         name: dict(value) if isinstance(value, Mapping) else value
         for name, value in sorted(model.engine_options.items())

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from plumbline.operators.base.errors import RowError
-from plumbline.operators.models.calls import ImageGenerateModel, ImageRequest, Message, Request, ThreadUsage
+from plumbline.operators.models.calls import ImageGenerateModel, ImageRequest, Message, Request, ThreadUsageCounter
 from plumbline.operators.models.model import ResolvedModel
 
 DEFAULT_READING_INSTRUCTION = (
@@ -19,7 +19,7 @@ DEFAULT_READING_TOKENS = 1024
 NO_TEXT_PATTERN = re.compile(r"no text recogni[sz]ed\.?", re.IGNORECASE)
 
 
-class ChatReader(ThreadUsage):
+class ChatReader(ThreadUsageCounter):
     """A chat model that is asked to read the text in an image. A reply such as "No text recognized" becomes empty."""
 
     def __init__(self, model: ImageGenerateModel, instruction: str, max_tokens: int) -> None:
@@ -46,6 +46,6 @@ def make_reader(load: Callable[[ResolvedModel[Any]], ImageGenerateModel]) -> Cal
 
 
 def select_reading_key_options(config: Any) -> dict[str, Any]:
-    """Return, by name, the reading options that differ from the defaults, for the keys of cells."""
+    """Return a mapping of the reading options that differ from the defaults, for use in cell keys."""
     own = {} if config.reading == DEFAULT_READING_INSTRUCTION else {"reading": config.reading}
     return own if config.reading_tokens == DEFAULT_READING_TOKENS else {**own, "reading_tokens": config.reading_tokens}

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from transformers import LogitsProcessor
 
-from plumbline.operators.base.errors import HopelessRow, ModelError, RowError
+from plumbline.operators.base.errors import ModelError, RowError, UnprocessableRowError
 from plumbline.operators.base.extensions import explain_missing_extra
 
 if TYPE_CHECKING:
@@ -20,16 +20,19 @@ MAX_TOKEN_CHARACTERS = 200
 """Maximum length in characters of a token that llguidance accepts."""
 
 
-def allow_only_written_spaces(schema: str) -> str:
-    """Return the schema with only the white space that json.dumps writes, so that no model writes spaces forever."""
+def restrict_white_space(schema: str) -> str:
+    """Return the schema, changed to allow only the white space that json.dumps writes.
+
+    Otherwise, a model could write spaces forever.
+    """
     return json.dumps({**json.loads(schema), "x-guidance": SPACING_OPTIONS})
 
 
 class SchemaGrammars:
-    """Compiler of JSON schemas to grammars over the tokens of a model's tokenizer."""
+    """Compiler that turns JSON schemas into grammars over the tokens of a model's tokenizer."""
 
     def __init__(self, tokenizer: Any, *, end_ids: Sequence[int], width: int) -> None:
-        """Read the tokenizer; raise ModelError if llguidance cannot read it, MissingExtra if it is not installed.
+        """Read the tokenizer; raise ModelError if llguidance cannot read it, MissingExtraError if it is not installed.
 
         `end_ids` are the tokens that end a reply. `width` is the number of scores that the model computes per position.
         """
@@ -45,13 +48,13 @@ class SchemaGrammars:
             ) from error
 
     def make_matcher(self, schema: str) -> "LLMatcher":
-        """Return a matcher for one reply. Raise HopelessRow for a schema that cannot be enforced."""
+        """Return a matcher for one reply. Raise UnprocessableRowError for a schema that cannot be enforced."""
         from llguidance import LLMatcher
 
-        matcher = LLMatcher(self.tokens, LLMatcher.grammar_from_json_schema(allow_only_written_spaces(schema)))
+        matcher = LLMatcher(self.tokens, LLMatcher.grammar_from_json_schema(restrict_white_space(schema)))
         if matcher.is_error():
             reason = " ".join(matcher.get_error().split())[:300]
-            raise HopelessRow(RowError("request_refused", f"the schema cannot be enforced: {reason}"))
+            raise UnprocessableRowError(RowError("request_refused", f"the schema cannot be enforced: {reason}"))
         return matcher
 
 
@@ -69,11 +72,11 @@ def _serialize_tokenizer(tokenizer: Any) -> str:
     return json.dumps({**fields, "padding": None, "truncation": None})
 
 
-class SchemaEnforcement(LogitsProcessor):  # type: ignore[misc]
+class SchemaEnforcer(LogitsProcessor):  # type: ignore[misc]
     """Logits processor that restricts each row of a batch to tokens that keep the reply valid under its schema."""
 
     def __init__(self, grammars: SchemaGrammars, schemas: Sequence[str | None], *, start: int) -> None:
-        """Compile the schema of each row (None allows any reply); raise HopelessRow if one cannot be enforced.
+        """Compile each row's schema (None allows any reply); raise UnprocessableRowError if one cannot be enforced.
 
         `start` is the number of tokens before every reply.
         """

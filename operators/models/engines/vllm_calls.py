@@ -26,7 +26,7 @@ from plumbline.operators.models.calls import (
     Message,
     Question,
     Request,
-    ThreadUsage,
+    ThreadUsageCounter,
 )
 from plumbline.operators.models.engines.conversation import (
     Conversation,
@@ -42,7 +42,7 @@ from plumbline.operators.models.engines.conversation import (
     trim_at_stop,
 )
 from plumbline.operators.models.engines.engine_options import EngineModel
-from plumbline.operators.models.engines.reply_schemas import allow_only_written_spaces
+from plumbline.operators.models.engines.reply_schemas import restrict_white_space
 from plumbline.operators.models.engines.vllm_engine import (
     EngineOutput,
     ProcessedImages,
@@ -110,7 +110,7 @@ class ScoringRequest(NamedTuple):
             yield from (((*before, token), logprobs[token].logprob) for token in tokens)
 
 
-class VllmLikelihood(ThreadUsage):
+class VllmLikelihood(ThreadUsageCounter):
     """A vision-language model on vLLM, which serves `likelihood`, `reply` and `generate_from_images` to threads."""
 
     side_by_side = True
@@ -290,7 +290,7 @@ def _make_sampling_params(request: Request) -> Any:
         stop=list(request.stop),
         stop_token_ids=list(request.ends),
         max_tokens=request.max_tokens,
-        structured_outputs=None if schema is None else StructuredOutputsParams(json=allow_only_written_spaces(schema)),
+        structured_outputs=None if schema is None else StructuredOutputsParams(json=restrict_white_space(schema)),
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
 

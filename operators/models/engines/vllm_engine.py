@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from PIL import Image
 
-from plumbline.operators.base.batches import count_calls
+from plumbline.operators.base.batches import record_calls
 from plumbline.operators.base.errors import EngineError, ModelError
 from plumbline.operators.models.engines.engine_options import EngineModel
 from plumbline.operators.models.model import ResolvedModel
@@ -149,11 +149,11 @@ class VllmEngine:
 
     @property
     def max_model_len(self) -> int:
-        """Maximum number of tokens of a prompt together with its reply."""
+        """Maximum number of tokens in a prompt and its reply together."""
         return int(self._engine.model_config.max_model_len)
 
     def run(self, prompts: Sequence[Prompt], params: Sequence[Any]) -> list[EngineOutput | Refusal]:
-        """Return the engine's output for each prompt, with the SamplingParams at the same index, when all are finished.
+        """Run each prompt with the SamplingParams at the same index, and return the outputs when all are finished.
 
         Raises EngineError if the engine has failed; it cannot be used again.
         """
@@ -163,7 +163,7 @@ class VllmEngine:
             output = future.result()
             aborted = not isinstance(output, Refusal) and output.outputs[0].finish_reason in ("error", "abort")
             outputs.append(Refusal("vLLM aborted the request") if aborted else output)
-            count_calls(1)
+            record_calls(1)
         return outputs
 
     def process_images(self, images: Sequence[Image.Image], prompt_ids: Sequence[int]) -> ProcessedImages:
@@ -185,7 +185,7 @@ class VllmEngine:
             self._idle_processors.append(processor)
 
     def submit(self, prompt: Prompt, params: Any) -> "Future[EngineOutput | Refusal]":
-        """Submit one prompt and return the future output. The caller's thread renders it; the engine keeps running.
+        """Submit one prompt and return a future for its output. The prompt is rendered in the caller's thread.
 
         Blocks while MAX_WAITING_IMAGES requests with images are unfinished. Raises EngineError if the engine has
         stopped.
@@ -224,7 +224,7 @@ class VllmEngine:
             return
         started.set_result(engine)
         try:
-            while self._add_submitted(engine):
+            while self._add_submitted_requests(engine):
                 for output in engine.step():
                     if output.finished:
                         self._waiting.pop(output.request_id).set_result(output)
@@ -241,8 +241,8 @@ class VllmEngine:
             future.set_exception(_make_engine_error(failure))
         engine.engine_core.shutdown()
 
-    def _add_submitted(self, engine: Any) -> bool:
-        """Add submitted requests to the engine; return False after `close` was called.
+    def _add_submitted_requests(self, engine: Any) -> bool:
+        """Add submitted requests to the engine; return False once `close` has been called.
 
         Waits for a request only if the engine has nothing else to do.
         """
@@ -269,7 +269,7 @@ def start_engine(model: ResolvedModel[EngineModel], *, defaults: Mapping[str, An
     """Return a running vLLM engine for a checkpoint.
 
     The model's `engine_options` are vLLM's EngineArgs and override `defaults`. Raises ModelError if vLLM is not
-    installed, does not have one of the options, or does not load the checkpoint.
+    installed, does not know one of the options, or cannot load the checkpoint.
     """
     find_device(model)  # raises ModelError if it needs a GPU that torch does not see
     # vLLM reads these variables when it is imported; the cluster's operator may have set them already
@@ -302,7 +302,7 @@ def make_engine_arguments(on_gpu: bool, options: Mapping[str, Any]) -> dict[str,
 
     A tensor-parallel engine starts its workers as processes of the actor ("mp"), which see exactly the actor's GPUs.
     With "ray", which vLLM might choose by default, it would ask Ray for the same number of GPUs again, which the actor
-    already occupies, and wait forever. Raises ModelError for an option that the model's configuration sets.
+    already occupies, and wait forever. Raises ModelError if `options` contains one of OPTIONS_CONFIGURED_ELSEWHERE.
     """
     clash = sorted(set(options) & set(OPTIONS_CONFIGURED_ELSEWHERE))
     if clash:

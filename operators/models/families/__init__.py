@@ -11,7 +11,7 @@ from plumbline.operators.models.calls import Call
 from plumbline.operators.models.family import Family
 from plumbline.operators.models.model import ModelConfig
 
-NAMES = {
+FAMILY_LOCATIONS = {
     "clip_flant5": "clip_flant5:FAMILY",
     "clip": "dual_encoders:CLIP_FAMILY",
     "open_clip": "dual_encoders:OPEN_CLIP_FAMILY",
@@ -33,12 +33,12 @@ NAMES = {
     "owlv2": "detectors:OWLV2_FAMILY",
     "got_ocr2": "image_to_text:GOT_OCR2_FAMILY",
     "nli": "language_models:NLI_FAMILY",
-    "sentences": "embedders:SENTENCES_FAMILY",
+    "sentences": "embedders:SENTENCE_EMBEDDER_FAMILY",
     "openai": "openai:FAMILY",
 }
 """For each family, the module of this package and the attribute that define it, in the order used by messages."""
 FAMILIES = Extensions[Family[Any]](
-    "families", {name: f"{__name__}.{location}" for name, location in NAMES.items()}, Family
+    "families", {name: f"{__name__}.{location}" for name, location in FAMILY_LOCATIONS.items()}, Family
 )
 
 
@@ -47,7 +47,7 @@ def list_families_serving(call: Call) -> str:
     return " or ".join(name for name, family in FAMILIES.items() if call in family.calls)
 
 
-def model_config(**options: Any) -> ModelConfig:
+def make_model_config(**options: Any) -> ModelConfig:
     """Return a model's configuration with these options; raise ConfigError for an invalid or unknown option.
 
     The options must include `family`.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class BlipMatching(MatchingEncoder):
+class BlipMatcher(MatchingEncoder):
     """BLIP's retrieval model. Its text encoder attends to an image's states; embeddings come from the first token."""
 
     architecture = "BlipForImageTextRetrieval"
@@ -46,19 +46,19 @@ class BlipMatching(MatchingEncoder):
         return _compute_match_probability(self.model.itm_head(words.last_hidden_state[:, 0]))
 
     def embed_images(self, states: "torch.Tensor") -> "torch.Tensor":
-        """Return the class token's embedding of each image, (n, width)."""
+        """Return the embedding of each image's class token, (n, width)."""
         embeddings: torch.Tensor = self.model.vision_proj(states[:, 0])
         return embeddings
 
     def embed_texts(self, texts: Sequence[str]) -> "torch.Tensor":
-        """Return the first token's embedding of each text, (n, width)."""
+        """Return the embedding of each text's first token, (n, width)."""
         inputs = self.tokenize(texts, context=self.context)
         words = self.model.text_encoder(input_ids=inputs.input_ids, attention_mask=inputs.attention_mask)
         embeddings: torch.Tensor = self.model.text_proj(words.last_hidden_state[:, 0])
         return embeddings
 
 
-class Blip2Matching(MatchingEncoder):
+class Blip2Matcher(MatchingEncoder):
     """BLIP-2's retrieval model. The Q-Former's queries attend to an image and, for matching, also to the text."""
 
     architecture = "Blip2ForImageTextRetrieval"
@@ -86,7 +86,7 @@ class Blip2Matching(MatchingEncoder):
         return embeddings
 
     def embed_texts(self, texts: Sequence[str]) -> "torch.Tensor":
-        """Return the first token's embedding of each text, (n, width)."""
+        """Return the embedding of each text's first token, (n, width)."""
         inputs = self.tokenize(texts, context=self.context)
         words = self.model.qformer(
             query_embeds=self.model.embeddings(input_ids=inputs.input_ids),
@@ -102,7 +102,7 @@ def _compute_match_probability(logits: "torch.Tensor") -> "torch.Tensor":
     return logits.float().softmax(dim=-1)[:, 1]
 
 
-MATCHING_MODELS = {model.architecture: model for model in (BlipMatching, Blip2Matching)}
+MATCHING_MODELS = {model.architecture: model for model in (BlipMatcher, Blip2Matcher)}
 BLIP_ITM_FAMILY = Family(
     loads={
         "similarity": lambda model: MATCHING_MODELS[find_architecture(read_fields(model.parts["checkpoint"]))].load(
@@ -186,9 +186,9 @@ INSTRUCTBLIP_PROFILE = VqaProfile(name="instructblip", question="instructblip")
 
 
 def _find_qformer_tokenizer(config: LocalModel, checkpoint: Checkpoint, digest: FileDigest) -> Mapping[str, Part]:
-    """Return the Q-Former's tokenizer as an additional part, for a local folder; raise ModelError if it is missing.
+    """Return the Q-Former's tokenizer in a local folder as an additional part; raise ModelError if it is missing.
 
-    For a hub model the result is empty, because the commit already identifies the tokenizer.
+    For a hub model, the result is empty, because the commit already identifies the tokenizer.
     """
     part = checkpoint.part
     if not any(part.find_file(f"{QFORMER_TOKENIZER_FOLDER}/{name}") for name in ("tokenizer.json", "vocab.txt")):

@@ -67,7 +67,7 @@ def _find_tower(config: ClipFlanT5Model, checkpoint: Checkpoint, digest: FileDig
     model_type = read_fields(tower)["model_type"]
     if model_type not in ("clip", "clip_vision_model"):
         raise ModelError(
-            f"{tower.source}: config.json has model_type {model_type!r}, but the vision tower must be a CLIP; "
+            f"{tower.source}: config.json has model_type {model_type!r}, but the vision tower must be a CLIP model; "
             "set the model's `vision_tower` to one"
         )
     if not any(name.startswith("vision_tower.") for name in checkpoint.tensors):

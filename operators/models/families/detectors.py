@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from PIL import Image
 
 from plumbline.operators.base.batches import call_in_batches, isolate
-from plumbline.operators.base.errors import HopelessRow, RowError
+from plumbline.operators.base.errors import RowError, UnprocessableRowError
 from plumbline.operators.models.calls import Box, DetectionRequest
 from plumbline.operators.models.family import IMAGES, TOKENIZER, Family
 from plumbline.operators.models.model import ResolvedModel
@@ -26,7 +26,7 @@ class _PhraseSearch(NamedTuple):
 
 
 class GroundingDino(LoadedImageModel):
-    """Grounding DINO (Liu et al. 2023), which serves the `detect` call; as in VPEval, phrases are searched one by one.
+    """Grounding DINO (Liu et al. 2023), which serves the `detect` call for one phrase at a time, as in VPEval.
 
     The network mixes words and pixels from its first layers on, so padding would change the boxes. A batch therefore
     only contains images of equal shape and phrases of equal length.
@@ -140,7 +140,7 @@ class Owlv2(LoadedImageModel):
         inputs = self.tokenizer(request.phrase, padding="max_length", max_length=context, return_tensors="pt")
         tokens = inputs.input_ids.shape[1]
         if tokens > context:
-            raise HopelessRow(RowError("prompt_too_long", TOO_LONG_MESSAGE.format(tokens, context)))
+            raise UnprocessableRowError(RowError("prompt_too_long", TOO_LONG_MESSAGE.format(tokens, context)))
         ids, mask = inputs.input_ids.to(self.model.device), inputs.attention_mask.to(self.model.device)
         with torch.inference_mode():
             query = self.model.owlv2.get_text_features(input_ids=ids, attention_mask=mask).pooler_output

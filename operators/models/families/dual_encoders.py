@@ -120,7 +120,7 @@ class OpenClipSimilarity(ClipSimilarity):
         return clean_text(text)
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> "torch.Tensor":
-        """Return the image (3, height, width), resized in its own mode, cropped and normalised.
+        """Return the image (3, height, width), resized in its original colour mode and then cropped.
 
         With the rule `padded`, the image is padded instead of cropped.
         """
@@ -142,7 +142,7 @@ def _check_open_clip(config: LocalModel, parts: Mapping[str, Part], fields: Fiel
         if not stated or other:
             setting = f"the setting {other[0]}" if other else "no settings"
             raise ModelError(
-                f"{source}: `{name}` of {OPEN_CLIP_CONFIG} has {setting}; only networks like the original CLIP (with "
+                f"{source}: `{name}` in {OPEN_CLIP_CONFIG} has {setting}; only networks like the original CLIP (with "
                 f"settings {', '.join(sorted(known))}) are supported; use a checkpoint in transformers' layout "
                 "if there is one"
             )
@@ -150,7 +150,7 @@ def _check_open_clip(config: LocalModel, parts: Mapping[str, Part], fields: Fiel
     for name, value in SUPPORTED_PREPROCESSING.items():
         if prepared.get(name, value) != value:
             raise ModelError(
-                f"{source}: `{name}` of {OPEN_CLIP_CONFIG} is {prepared[name]!r}; use a checkpoint "
+                f"{source}: `{name}` in {OPEN_CLIP_CONFIG} is {prepared[name]!r}; use a checkpoint "
                 f"in which it is {value!r}"
             )
 
@@ -263,7 +263,7 @@ class Align(Towers):
         super().__init__(*parts, **batches)
         self.context = min(MAX_ALIGN_TOKENS, self.context)
 
-    def learned_scale(self) -> float:
+    def read_learned_scale(self) -> float:
         return float(1 / self.model.temperature.item())
 
 

@@ -1,4 +1,4 @@
-"""Embedders of images only (DINO and DINOv2) and of texts only (sentence encoders)."""
+"""Image-only embedders (DINO and DINOv2) and text-only embedders (sentence encoders)."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,10 @@ centre 224 x 224 (facebookresearch/dino, eval_knn.py; facebookresearch/dinov2, d
 
 
 class DinoSimilarity(LoadedImageModel):
-    """DINO or DINOv2, which serves the `similarity` call for edits by comparing class tokens of image and source."""
+    """DINO or DINOv2, which serves the `similarity` call for edits.
+
+    It compares the class tokens of the edited image and of its source.
+    """
 
     architecture = "AutoModel"
 
@@ -89,7 +92,7 @@ class SentenceEmbedder(TextEncoder):
         from plumbline.operators.models.processing import explain_load_errors
 
         loaded = super().load(model, network)
-        limits = [loaded.find_context()]
+        limits = [loaded.find_context_limit()]
         file = model.folder("checkpoint") / "sentence_bert_config.json"
         if file.is_file():
             with explain_load_errors(file.parent, file.name):
@@ -126,7 +129,7 @@ def _check_pooling(config: LocalModel, parts: Mapping[str, Part], fields: Fields
         raise ModelError(f"{part.source}: 1_Pooling/config.json does not use mean pooling; use a checkpoint that does")
 
 
-SENTENCES_FAMILY = Family(
+SENTENCE_EMBEDDER_FAMILY = Family(
     loads={"embedding": SentenceEmbedder.load},
     form="an encoder such as BertModel",
     suits=lambda fields: (

@@ -58,10 +58,10 @@ class CrossEncoderNli(LoadedModel):
     def __init__(self, *parts: Any, **batches: int) -> None:
         super().__init__(*parts, **batches)
         self.label = find_entailment_label(self.model.config.id2label)
-        self.context = self.find_context()
+        self.context = self.find_context_limit()
 
     def entailment(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """Return the softmax probability of entailment; if a pair exceeds the context, its longer text is cut."""
+        """Return the softmax probability of entailment; if a pair exceeds the context, its longer text is truncated."""
 
         def classify_batch(batch: Sequence[tuple[str, str]]) -> list[float]:
             inputs = self.tokenize(*zip(*batch, strict=True), context=self.context)
@@ -72,13 +72,13 @@ class CrossEncoderNli(LoadedModel):
 
 
 class Seq2SeqNli(LoadedModel):
-    """Entailment model: a T5 that was trained to answer `1` or `0`, as on the TRUE mixture."""
+    """Entailment model: a T5 that was trained to answer `1` or `0`, such as one trained on the TRUE mixture."""
 
     architecture = "AutoModelForSeq2SeqLM"
 
     def __init__(self, *parts: Any, **batches: int) -> None:
         super().__init__(*parts, **batches)
-        self.context = self.find_context()
+        self.context = self.find_context_limit()
         one, zero = (self.tokenizer(digit, add_special_tokens=False).input_ids[0] for digit in ("1", "0"))
         if one == zero:
             raise ModelError(
@@ -88,7 +88,10 @@ class Seq2SeqNli(LoadedModel):
         self.yes = int(one)
 
     def entailment(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
-        """Return the probability of `1` over the full vocabulary; if a pair exceeds the context, its premise is cut."""
+        """Return the probability of `1` over the full vocabulary.
+
+        If a pair exceeds the context, its premise is truncated.
+        """
         texts = [self._join_pair(premise, hypothesis) for premise, hypothesis in pairs]
         return call_in_batches(self._compute_probabilities, texts, [len(text) for text in texts], size=self.pair_batch)
 

@@ -20,8 +20,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from PIL import Image
 
-from plumbline.operators.base.batches import count_calls
-from plumbline.operators.base.errors import HopelessRow, ModelError, RowError, format_install_remedy, hide_secrets
+from plumbline.operators.base.batches import record_calls
+from plumbline.operators.base.errors import (
+    ModelError,
+    RowError,
+    UnprocessableRowError,
+    format_install_remedy,
+    hide_secrets,
+)
 from plumbline.operators.base.stopping import STOP_REQUESTED, STOPPED_ERROR
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.models.calls import (
@@ -32,7 +38,7 @@ from plumbline.operators.models.calls import (
     Message,
     Question,
     Request,
-    ThreadUsage,
+    ThreadUsageCounter,
 )
 from plumbline.operators.models.engines.conversation import THOUGHT_TOO_LONG_MESSAGE, remove_thought
 from plumbline.operators.models.engines.engine_options import select_thinking_key_options
@@ -96,8 +102,8 @@ class RequestPacer:
             self._sleep(turn - now)
 
 
-class OpenAiService(ThreadUsage, ABC):
-    """Base class of models at an OpenAI-compatible service.
+class OpenAiService(ThreadUsageCounter, ABC):
+    """Base class for models at an OpenAI-compatible service.
 
     At most `concurrency` requests run at once, across all threads.
     """
@@ -121,7 +127,7 @@ class OpenAiService(ThreadUsage, ABC):
             answers = []
             for answer in waiting:
                 answers.append(answer.result())
-                count_calls(1)
+                record_calls(1)
         except BaseException:
             for answer in waiting:
                 answer.cancel()
@@ -219,13 +225,15 @@ class OpenAiModel(OpenAiService):
         return tuple(encoded)
 
     def encode(self, pixels: Sequence[tuple[bytes, ...]]) -> list[tuple[str, ...]]:
-        """Return encoded images as data URLs. Raise HopelessRow for an image that is too large to send."""
+        """Return encoded images as data URLs. Raise UnprocessableRowError for an image that is too large to send."""
         image_format = self.config.image_format
         for encoded in (encoded for images in pixels for encoded in images):
             if len(encoded) > MAX_IMAGE_BYTES:
                 size = f"{len(encoded)} bytes as {image_format}, but at most {MAX_IMAGE_BYTES} can be sent"
                 remedy = "set the model's image_format=jpeg, or " if image_format == "png" else ""
-                raise HopelessRow(RowError("image_too_large", f"the image takes {size}; {remedy}make it smaller"))
+                raise UnprocessableRowError(
+                    RowError("image_too_large", f"the image takes {size}; {remedy}make it smaller")
+                )
         start = f"data:image/{image_format};base64,"
         return [tuple(start + b64encode(encoded).decode() for encoded in images) for images in pixels]
 
@@ -283,9 +291,10 @@ class OpenAiModel(OpenAiService):
         return self._make_arguments(request, features[question.image])
 
     def _send_request(self, arguments: Mapping[str, Any]) -> Any:
-        """Return the answer to one request; if the model refuses the older name of the token limit, use the newer name.
+        """Return the answer to one request, retrying it once if the model refuses the parameter name `max_tokens`.
 
-        Other requests that were running at the time are refused too; each is sent once more.
+        The retry and all later requests use `max_completion_tokens`. Requests that are running at that time may be
+        refused too; each is retried once.
         """
         from openai import BadRequestError
 
@@ -377,17 +386,17 @@ class OpenAiModel(OpenAiService):
             likeliest = sorted(logprobs, key=lambda word: logprobs[word], reverse=True)[:3]
             return RowError(
                 "no_likelihood",
-                f"{absent!r} is not among the {N_TOP_TOKENS} likeliest first tokens of the answer of {self.name}, "
-                f"which begins with {', '.join(repr(word[:20]) for word in likeliest)}; it may be several tokens, "
-                "which a service does not report: use a model whose weights run here",
+                f"{absent!r} is not among the {N_TOP_TOKENS} likeliest first tokens of {self.name}'s answer "
+                f"(the likeliest are {', '.join(repr(word[:20]) for word in likeliest)}); it may span several "
+                "tokens, and services report no probability for those; use a model whose weights run here",
             )
         return [[logprobs[_normalise_token(text)], 0.0] for text in choices]
 
 
 def _insert_images(text: str, images: Sequence[str], places: int | tuple[int, ...]) -> list[dict[str, Any]]:
-    """Return the content of a message: its text, with each image (a data URL) at its place, or all at a single one.
+    """Return the content of a message: its text, with each image (a data URL) inserted at its place in the text.
 
-    If there are not as many places as images, as with videos, all images are at the first place.
+    If the numbers of places and images differ, as for a video, all images are inserted at the first place.
     """
     if isinstance(places, int) or len(places) != len(images):
         places = ((places,) if isinstance(places, int) else places)[:1] * len(images)
@@ -424,9 +433,10 @@ def load_openai(model: ResolvedModel[ServiceModel]) -> OpenAiModel:
 
 
 def open_client(model: ResolvedModel[Any], max_reply: int) -> "OpenAI":
-    """Return a client for the endpoint that refuses replies of more than `max_reply` bytes; nothing is sent yet.
+    """Return a client for the endpoint, without sending anything.
 
-    Raises ModelError if the openai package or the key is missing.
+    The client refuses replies of more than `max_reply` bytes. Raises ModelError if the openai package or the key is
+    missing.
     """
     config = model.config
     try:

@@ -64,7 +64,7 @@ MAX_VICUNA_VOCABULARY = 40_000
 
 
 class ChatType(NamedTuple):
-    """Properties of a type of chat models (`model_type` in config.json) that the transformers engine needs."""
+    """Properties of a type of chat model (`model_type` in config.json) that the transformers engine needs."""
 
     reader: str = "ImageReader"
     """Name of the class in networks/image_reader.py that reads prompts of this type."""
@@ -239,7 +239,7 @@ def make_chat_vlm(model: ResolvedModel[ChatModel], network: Any) -> "ChatVlm":
     """
     from plumbline.operators.models.networks import image_reader
     from plumbline.operators.models.networks.causal_lm import find_reply_ends
-    from plumbline.operators.models.networks.image_prompts import ImagePrompts, load_processor
+    from plumbline.operators.models.networks.image_prompts import ImagePromptBuilder, load_processor
     from plumbline.operators.models.networks.vlm import ChatVlm
     from plumbline.operators.models.pixels import make_pixel_input
     from plumbline.operators.models.processing import compute_mean_colour
@@ -255,13 +255,13 @@ def make_chat_vlm(model: ResolvedModel[ChatModel], network: Any) -> "ChatVlm":
         size["longest_edge"], size["shortest_edge"] = limit, min(limit, size["shortest_edge"])
     ends = find_reply_ends(network, processor.tokenizer)
     image_id = int(network.config.image_token_id)
-    joining = copy(processor)
-    joining.image_processor = copy(processor.image_processor)  # before its last steps are removed below
+    multi_image_processor = copy(processor)
+    multi_image_processor.image_processor = copy(processor.image_processor)  # before its last steps are removed below
     pixels = make_pixel_input(processor, device=network.device, dtype=network.dtype)
-    prompts = ImagePrompts(
+    prompts = ImagePromptBuilder(
         processor,
         pixels.pin,
-        joining=joining,
+        multi_image_processor=multi_image_processor,
         image_id=image_id,
         system=model.profile.system,
         padding=compute_mean_colour(processor.image_processor) if _pads_images(model) else None,
@@ -336,7 +336,7 @@ def _load_tokenizer(model: ResolvedModel[ChatModel]) -> Any:
     configured = model.config.system
     if configured and configured.strip() not in render_image_conversation(tokenizer, messages, system=configured):
         raise ModelError(
-            f"{tokenizer.name_or_path}: the chat template has no system message; set the model's system=null"
+            f"{tokenizer.name_or_path}: the chat template leaves out the system message; set the model's system=null"
         )
     return tokenizer
 

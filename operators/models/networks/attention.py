@@ -1,11 +1,11 @@
-"""Speeds up networks of transformers without changing their results, mainly in attention.
+"""Speeds up networks from the transformers library without changing their results, mainly in attention.
 
 Vision towers that attend within windows, or within each of several images (Qwen2-VL, Qwen2.5-VL, Qwen3-VL, GLM-4.1V),
 process all windows of one size in one call. Transformers loops over the windows in Python, some 2,800 calls for an
 image of 1024 x 1024 pixels in Qwen2.5-VL.
 
-Language models whose heads share keys and values read them without copying, even with a mask. Transformers repeats them
-for each head, which in Qwen2.5-VL-7B means seven copies.
+In language models whose heads share keys and values, the shared tensors are not copied, even with a mask. Transformers
+repeats them for each head, which in Qwen2.5-VL-7B means seven copies.
 
 The tower of Qwen2.5-VL has layers of width 3,420. They are padded, because fast matrix products on a GPU need multiples
 of 16.
@@ -34,7 +34,7 @@ every call, and matrices are multiplied at less than half the speed.
 def speed_up_tower(model: Any) -> None:
     """Make a vision tower process windows of one size together, and pad its gated MLPs to multiples of SIZE_ALIGNMENT.
 
-    A model without a vision tower does not change.
+    A model without a vision tower is left unchanged.
     """
     tower = getattr(model.model, "visual", None)
     if tower is not None:
@@ -58,8 +58,8 @@ def _pad_weight(weight: torch.Tensor, padding: Sequence[int]) -> nn.Parameter:
 def share_keys(decoder: Any) -> int:
     """Let heads of a language model share keys and values even with a mask; return the number of heads per shared key.
 
-    If the number differs between layers, return the largest. A mask (n, 1, tokens, all tokens) must repeat its rows
-    this many times: all rows, then all rows again.
+    If the number differs between layers, return the largest. A mask (n, 1, tokens, all tokens) must then be repeated
+    this many times along its third dimension.
     """
     if decoder.config._attn_implementation != "sdpa":
         return 1

@@ -1,7 +1,7 @@
 """BLIP networks: BLIP-2 and InstructBLIP with FlanT5, BLIP for question answering, and ImageReward.
 
-An image passes the vision tower once. BLIP-2's Q-Former does not see the question, so its output is shared too;
-InstructBLIP's Q-Former reads the question, and BLIP's text encoder attends to the image.
+Each image passes through the vision tower once. BLIP-2's Q-Former does not see the question, so its output is shared
+too; InstructBLIP's Q-Former reads the question, and BLIP's text encoder attends to the image.
 """
 
 import re
@@ -14,14 +14,14 @@ from torch import nn
 from transformers import BlipConfig, GenerationConfig
 from transformers.models.blip.modeling_blip import BlipPreTrainedModel, BlipTextModel, BlipVisionModel
 
-from plumbline.operators.base.errors import HopelessRow, RowError
+from plumbline.operators.base.errors import RowError, UnprocessableRowError
 from plumbline.operators.models.calls import MAX_ANSWER_TOKENS
 from plumbline.operators.models.checkpoints.parts import QFORMER_TOKENIZER_FOLDER
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.encoder_decoder import (
     EncodedQuestions,
     EncoderDecoder,
-    T5Answers,
+    T5AnswerModel,
     check_entries,
 )
 from plumbline.operators.models.processing import ReleasedTransform, load_pretrained, load_tokenizer
@@ -43,8 +43,8 @@ def load_blip(architecture: str, model: ResolvedModel[Any]) -> Any:
     return load_pretrained(architecture, model, config=config)
 
 
-class Blip2Likelihood(T5Answers):
-    """A BLIP-2 with a T5, which serves the `likelihood` call. It reads 32 image tokens before the question."""
+class Blip2Likelihood(T5AnswerModel):
+    """BLIP-2 with a T5, which serves the `likelihood` call; the T5 reads 32 image tokens before the question."""
 
     architecture = "Blip2ForConditionalGeneration"
 
@@ -57,11 +57,11 @@ class Blip2Likelihood(T5Answers):
         return BLIP2_TEMPLATE.format(question)
 
 
-class InstructBlipLikelihood(T5Answers):
-    """An InstructBLIP with a T5, which serves the `likelihood` call. Its Q-Former also reads the question.
+class InstructBlipLikelihood(T5AnswerModel):
+    """InstructBLIP with a T5, which serves the `likelihood` call. Its Q-Former also reads the question.
 
-    The released code cuts questions to their last 128 tokens. Here, a question that exceeds the Q-Former's positions is
-    refused.
+    The released code truncates questions to their last 128 tokens. Here, a question that exceeds the Q-Former's
+    positions is refused.
     """
 
     architecture = "InstructBlipForConditionalGeneration"
@@ -104,11 +104,12 @@ class InstructBlipLikelihood(T5Answers):
 
 
 class BlipVqaLikelihood(EncoderDecoder):
-    """A BLIP for question answering, which serves the `likelihood` call. Its decoder scores the answers.
+    """BLIP for question answering, which serves the `likelihood` call. Its decoder scores the answers.
 
-    As released, a question starts with the token [ENC] and an answer with [DEC]; transformers' processor leaves [CLS]
-    before the question. The released ranking also smooths labels, which does not give a likelihood and is omitted, and
-    cuts questions to 35 tokens; here, a question longer than the text encoder's positions is refused.
+    As in the released code, a question starts with the token [ENC] and an answer with [DEC]; transformers' processor
+    keeps [CLS] at the start of a question. The released ranking also smooths labels, which does not give a likelihood
+    and is omitted here. It truncates questions to 35 tokens; here, a question longer than the text encoder's positions
+    is refused.
     """
 
     architecture = "BlipForQuestionAnswering"
@@ -187,8 +188,8 @@ class BlipVqaLikelihood(EncoderDecoder):
 def _group_by_length(encoded: EncodedQuestions) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield, for each length in tokens, the rows (m,) of that length and their states without padding.
 
-    BLIP's decoder in transformers 5.19 would attend to the padding, because cross-attention gets its mask under a wrong
-    name.
+    BLIP's decoder in transformers 5.19 would attend to the padding, because cross-attention gets its mask under the
+    wrong name.
     """
     lengths = encoded.mask.sum(1)
     for length in sorted(set(lengths.tolist())):
@@ -198,7 +199,7 @@ def _group_by_length(encoded: EncodedQuestions) -> Iterator[tuple[torch.Tensor, 
 
 def _check_length(tokens: int, context: int) -> None:
     if tokens > context:
-        raise HopelessRow(RowError("prompt_too_long", TOO_LONG_MESSAGE.format(tokens, context)))
+        raise UnprocessableRowError(RowError("prompt_too_long", TOO_LONG_MESSAGE.format(tokens, context)))
 
 
 REWARD_LAYER_WIDTHS = (1024, 128, 64, 16, 1)

@@ -1,4 +1,4 @@
-"""Language models on transformers, which serve the `generate` call."""
+"""Language models built on transformers, which serve the `generate` call."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
@@ -21,7 +21,7 @@ from plumbline.operators.models.engines.conversation import (
     make_generation,
     reply_to_requests,
 )
-from plumbline.operators.models.engines.reply_schemas import SchemaEnforcement, SchemaGrammars
+from plumbline.operators.models.engines.reply_schemas import SchemaEnforcer, SchemaGrammars
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.loaded import LoadedModel
 from plumbline.operators.models.processing import load_chat_tokenizer, load_pretrained
@@ -54,7 +54,8 @@ class CausalLM(LoadedModel):
         self.end_ids = frozenset(find_reply_ends(self.model, self.tokenizer))
         if not self.end_ids:
             raise ModelError(
-                f"{self.model.name_or_path}: no token ends a reply; set eos_token_id in its generation_config.json"
+                f"{self.model.name_or_path}: no end-of-reply token was found; set eos_token_id in its "
+                "generation_config.json"
             )
         self.model.generation_config = GenerationConfig()  # else its penalties would apply to every call
         pad_id = self.tokenizer.pad_token_id
@@ -102,7 +103,7 @@ class CausalLM(LoadedModel):
         processors: list[LogitsProcessor] = [GumbelNoise(requests[0])] if requests[0].temperature != 0 else []
         schemas = [request.schema for request in requests]
         if any(schemas):
-            processors.append(SchemaEnforcement(self._grammars, schemas, start=width))
+            processors.append(SchemaEnforcer(self._grammars, schemas, start=width))
         output = self.model.generate(
             input_ids=ids.to(self.model.device),
             attention_mask=mask.to(self.model.device),
@@ -137,7 +138,7 @@ def pad_left(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[torch.Tensor, 
 
 
 class ReplyStoppingCriteria(StoppingCriteria):  # type: ignore[misc]
-    """Stopping criterion that ends each row of a batch on its own, and records the length of each reply."""
+    """Stopping criterion that ends each row of a batch independently, and records the length of each reply."""
 
     def __init__(
         self,
@@ -157,7 +158,7 @@ class ReplyStoppingCriteria(StoppingCriteria):  # type: ignore[misc]
         self.done = [False] * len(requests)
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-        """Return, for the tokens (n, length), whether each row is complete (n,)."""
+        """Return a boolean tensor (n,): True for each row of `input_ids` (n, length) that is complete."""
         for row, ids in enumerate(input_ids[:, self.start :].tolist()):
             if not self.done[row] and self._has_ended(row, ids):
                 self.done[row], self.lengths[row] = True, len(ids)

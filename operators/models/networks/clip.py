@@ -75,7 +75,7 @@ def convert_open_clip_config(fields: Fields) -> CLIPConfig:
 
 
 def convert_open_clip_weights(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return OpenCLIP's weights by their names in transformers' CLIP.
+    """Return OpenCLIP's weights, keyed by their names in transformers' CLIP.
 
     Projections are transposed, and queries, keys and values are separated.
     """
@@ -106,7 +106,10 @@ PYRAMID_CLIP_NAME_REPLACEMENTS = (
 
 
 def convert_pyramid_clip_weights(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return a PyramidCLIP's released weights by their names in transformers; `proj_pre`, for training, is dropped."""
+    """Return PyramidCLIP's weights, keyed by their names in transformers' CLIP.
+
+    The weight `proj_pre` is dropped because it is only used in training.
+    """
 
     def rename_pyramid_weight(name: str) -> str:
         # the second stack continues the layer numbers of the first

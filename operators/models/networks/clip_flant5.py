@@ -21,7 +21,7 @@ from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.encoder_decoder import (
     EncodedQuestions,
-    T5Answers,
+    T5AnswerModel,
     encode_image_and_text,
     fuse_kernels,
     join_encodings,
@@ -32,7 +32,7 @@ from plumbline.operators.models.vqa_profiles import VICUNA_SYSTEM
 USER_MARK = "USER: "
 TEXT_BEFORE_IMAGE = f"{VICUNA_SYSTEM} {USER_MARK}"
 TEXT_AFTER_IMAGE = "\n{question} ASSISTANT: "
-NUMBERED_IMAGE = "image {}: "
+NUMBERED_IMAGE_TEMPLATE = "image {}: "
 """Text between the opening of a conversation and one of several images, so that the decoder can tell them apart."""
 MAX_JOINT_IMAGES = 2
 """Number of images in a question about several images."""
@@ -92,7 +92,7 @@ class ClipFlanT5(nn.Module):
         return int(self.language_model.config.pad_token_id)
 
     def drop_unused_layers(self) -> None:
-        """Remove the tower's layers above the selected one, whose output is not used."""
+        """Remove the tower's layers above the selected layer, because their output is not used."""
         self.vision_tower.encoder.layers = self.vision_tower.encoder.layers[: self.feature_layer]
 
 
@@ -101,7 +101,7 @@ def make_projector(hidden: int, width: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(hidden, width), nn.GELU(), nn.Linear(width, width))
 
 
-class ClipFlanT5Likelihood(T5Answers):
+class ClipFlanT5Likelihood(T5AnswerModel):
     """A CLIP-FlanT5 checkpoint, which serves the `likelihood` call.
 
     The embedding may have more rows than the tokenizer has entries; as in the released code, the extra rows are
@@ -115,7 +115,7 @@ class ClipFlanT5Likelihood(T5Answers):
     def set_system(self, system: str | None) -> None:
         """Start every conversation with this system message; None means no system message."""
         opening = f"{system} {USER_MARK}" if system else USER_MARK
-        numbered = [opening + NUMBERED_IMAGE.format(number + 1) for number in range(MAX_JOINT_IMAGES)]
+        numbered = [opening + NUMBERED_IMAGE_TEMPLATE.format(number + 1) for number in range(MAX_JOINT_IMAGES)]
         self.before, *self.openings = (
             torch.tensor(self.tokenizer(text).input_ids, device=self.device) for text in [opening, *numbered]
         )
@@ -163,7 +163,7 @@ class ClipFlanT5Likelihood(T5Answers):
         return [tokens if each.dim() == 4 else tokens[0] for each, tokens in zip(pixels, encoded, strict=True)]
 
     def read(self, images: torch.Tensor, questions: Sequence[str], ids: torch.Tensor) -> EncodedQuestions:
-        """Return the encoder's output, for features of one image per question or of several (n, images, ...).
+        """Return the encoder's output, given the features of one or several (n, images, ...) images per question.
 
         Each of several images is encoded with the whole question, and the decoder attends to all of them
         (Fusion-in-Decoder, Izacard and Grave 2021).
@@ -179,13 +179,16 @@ class ClipFlanT5Likelihood(T5Answers):
 
 
 def load_network(checkpoint: Path, *, tower: Path) -> ClipFlanT5:
-    """Return a checkpoint's network in its own precision, with the weights in `tower` if it lacks the tower."""
+    """Return a checkpoint's network in its own precision.
+
+    If the checkpoint does not contain the tower, its weights are read from `tower`.
+    """
     fields = json.loads((checkpoint / "config.json").read_text())
     return _build_network(checkpoint, tower, {}, select_layer=fields["mm_vision_select_layer"])
 
 
 def assemble_network(language: Path, tower: Path) -> ClipFlanT5:
-    """Return a FlanT5 and a CLIP tower joined by an untrained projector; raise ModelError if weights do not fit."""
+    """Return a FlanT5 and a CLIP tower joined by an untrained projector; raise ModelError if the weights do not fit."""
     width = json.loads((language / "config.json").read_text())["d_model"]
     projector = make_projector(read_vision_config(tower).hidden_size, width)
     weights = {f"{PROJECTOR_PREFIX}{name}": tensor for name, tensor in projector.state_dict().items()}
@@ -235,7 +238,7 @@ def _convert_weight_name(name: str) -> str:
 
 
 def read_vision_config(tower: Path) -> CLIPVisionConfig:
-    """Return the vision part of a CLIP's config; the folder may contain a whole CLIP or only its tower."""
+    """Return the vision part of a CLIP model's config; the folder may contain the whole model or only its tower."""
     fields = json.loads((tower / "config.json").read_text())
     if fields.get("model_type") == "clip_vision_model":
         return CLIPVisionConfig.from_dict(fields)

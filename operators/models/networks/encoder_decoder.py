@@ -45,7 +45,7 @@ class EncodedQuestions(NamedTuple):
 
 
 class EncoderDecoder(LoadedImageModel, ABC):
-    """Base class of encoder-decoder models, which serve the `likelihood` call.
+    """Base class for encoder-decoder models, which serve the `likelihood` call.
 
     The encoder reads image features together with a question, and the decoder scores or writes answers.
     """
@@ -149,8 +149,8 @@ def check_entries(folder: Path, tokenizer: Any, rows: int) -> None:
         )
 
 
-class T5Answers(EncoderDecoder):
-    """Base class of encoder-decoder VQA models whose language model is a T5."""
+class T5AnswerModel(EncoderDecoder):
+    """Base class for encoder-decoder VQA models whose language model is a T5."""
 
     def __init__(self, *parts: Any, **batches: int) -> None:
         super().__init__(*parts, **batches)
@@ -269,7 +269,7 @@ def compute_choice_logits(t5: T5, encoded: EncodedQuestions, choices: Sequence[S
 
 
 def fuse_kernels(t5: T5) -> None:
-    """Replace GELUs (tanh approximation) and norms by modules that launch one kernel each, instead of seven or five."""
+    """Replace GELUs (tanh approximation, seven kernels) and norms (five kernels) with modules that run one kernel."""
     for module in list(t5.modules()):
         if isinstance(getattr(module, "act", None), NewGELUActivation):
             module.act = nn.GELU(approximate="tanh")

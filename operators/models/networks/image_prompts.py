@@ -12,7 +12,7 @@ from PIL import Image
 from transformers import CONFIG_MAPPING, PROCESSOR_MAPPING, ProcessorMixin
 from transformers.models.fuyu import processing_fuyu
 
-from plumbline.operators.base.errors import HopelessRow, ModelError, RowError
+from plumbline.operators.base.errors import ModelError, RowError, UnprocessableRowError
 from plumbline.operators.models.calls import Message
 from plumbline.operators.models.engines.conversation import (
     find_turn_end,
@@ -45,7 +45,7 @@ class Pixels(NamedTuple):
     """Preprocessed pixels of one image, of several images of one question, or of one video, on the CPU."""
 
     inputs: Mapping[str, torch.Tensor]
-    """Inputs for the vision half of the model, such as pixel_values and image_grid_thw."""
+    """Inputs for the vision part of the model, such as pixel_values and image_grid_thw."""
     ids: list[int]
     """Tokens with which every prompt about the images begins, up to the last token of the last image."""
     closing: str
@@ -54,7 +54,7 @@ class Pixels(NamedTuple):
     """Seconds between consecutive patches of a video in time."""
 
 
-class ImagePrompts:
+class ImagePromptBuilder:
     """Prompts that start with an image; `preprocess` may run in different threads from the other methods."""
 
     def __init__(
@@ -62,7 +62,7 @@ class ImagePrompts:
         processor: Any,
         pin: Callable[[torch.Tensor], torch.Tensor],
         *,
-        joining: Any,
+        multi_image_processor: Any,
         image_id: int,
         system: str | None,
         padding: tuple[int, ...] | None,
@@ -70,21 +70,22 @@ class ImagePrompts:
         video_id: int | None = None,
         thinks: bool = False,
     ) -> None:
-        """Read the chat template; raise ModelError unless it shows the image exactly once.
+        """Read the chat template; raise ModelError unless it contains the image exactly once.
 
         Args:
             processor: The checkpoint's own processor.
             pin: Puts inputs for the vision half into memory that the device can read.
-            joining: The processor for several images. It leaves no steps to the device, because sizes may differ.
+            multi_image_processor: The processor for questions about several images. It runs all steps on the CPU,
+                because sizes may differ.
             image_id: The token whose embeddings are replaced with the image's features.
-            system: The message before every conversation.
-            padding: Colour of the square around an image.
+            system: The system message before every conversation.
+            padding: The colour that pads images to squares; None if they are not padded.
             ends: The tokens that end a reply.
             video_id: The token of a video, which replaces the image's token in the prompt.
             thinks: True if the model may think before it replies.
         """
         self.processor = processor
-        self.joining = joining
+        self.multi_image_processor = multi_image_processor
         self.pin = pin
         self.tokenizer = copy.deepcopy(processor.tokenizer)  # two threads cannot share a tokenizer
         self.image_id = image_id
@@ -116,7 +117,7 @@ class ImagePrompts:
         """Return the images of one question, padded if configured, as processed by the checkpoint's own processor."""
         processor, opening = self.processor, self.opening
         if len(images) > 1:
-            processor, opening = self.joining, self._render_opening(len(images))
+            processor, opening = self.multi_image_processor, self._render_opening(len(images))
         laid_out = processor(
             images=[centre_on_square(image, self.padding) for image in images],
             text=opening + self.mark,
@@ -154,11 +155,14 @@ class ImagePrompts:
         return Pixels(inputs, ids, "", step=seconds * depth)
 
     def tokenize_after_image(self, messages: Sequence[Message], closing: str) -> list[int]:
-        """Return the tokens from the last image to the reply. Raise HopelessRow if a message contains another image."""
+        """Return the tokens from the last image to the reply.
+
+        Raises UnprocessableRowError if a message contains another image.
+        """
         text = self.render(messages).replace(self.mark, self.image_mark + closing)
         ids = tokenize_rendered(self.tokenizer, text)
         if ids.count(self.image_id) != 1:
-            raise HopelessRow(RowError("request_refused", SECOND_IMAGE_MESSAGE.format(self.mark)))
+            raise UnprocessableRowError(RowError("request_refused", SECOND_IMAGE_MESSAGE.format(self.mark)))
         return ids[ids.index(self.image_id) + 1 :]
 
     def _tokenize_choice(self, question: str, choice: str) -> list[int]:
@@ -171,7 +175,7 @@ class ImagePrompts:
 
 
 class Gemma4Processor(ProcessorMixin):  # type: ignore[misc]
-    """Gemma 4's image processor, which puts a mark on each side of an image; the library's class needs torchvision."""
+    """Gemma 4's processor, which puts a token on each side of an image; the library's class needs torchvision."""
 
     unused_input_names = ("num_soft_tokens_per_image",)
 
@@ -185,24 +189,27 @@ class Gemma4Processor(ProcessorMixin):  # type: ignore[misc]
 
 
 class FuyuProcessor(processing_fuyu.FuyuProcessor):  # type: ignore[misc]
-    """Fuyu's processor for texts that start with the image mark, which the library's class adds to every text."""
+    """Fuyu's processor for texts that already start with the image token; the library's class adds it to every text."""
 
     def __init__(self, image_processor: Any, tokenizer: Any, **settings: Any) -> None:
         super().__init__(image_processor, tokenizer, **settings)
-        accept_tensors(image_processor)
+        enable_tensor_input(image_processor)
 
     def prepare_inputs_layout(self, images: Any = None, text: Any = None, **options: Any) -> Any:
         return super().prepare_inputs_layout(images, text.removeprefix(self.image_token), **options)
 
     def _process_images(self, images: Any, **options: Any) -> Any:
-        """Return the patches (patches, values) and the marks; transformers returns a single patch as (values,)."""
-        read, marks = super()._process_images(images, **options)
+        """Return the patches (patches, values) and the texts that replace the image tokens.
+
+        If there is a single patch, transformers returns it as (values,).
+        """
+        read, replacements = super()._process_images(images, **options)
         read["image_patches"] = read["image_patches"].view(-1, read["image_patches"].shape[-1])
-        return read, marks
+        return read, replacements
 
 
-def accept_tensors(image_processor: Any) -> None:
-    """Make Fuyu's image processor cut tensors into patches; that of transformers 5.24 only accepts arrays."""
+def enable_tensor_input(image_processor: Any) -> None:
+    """Make Fuyu's image processor cut tensors into patches; in transformers 5.24, it accepts only arrays."""
     library: Any = type(image_processor)
 
     class TensorImageProcessor(library):  # type: ignore[misc]

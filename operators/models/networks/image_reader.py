@@ -22,7 +22,7 @@ from plumbline.operators.models.pixels import PixelInput
 
 
 class ReaderState(NamedTuple):
-    """Memory of a model and its latest states, after it has read some tokens of a batch of conversations."""
+    """Cache and latest states of a model that has read some tokens of a batch of conversations."""
 
     states: torch.Tensor
     """States (n, tokens, width) of the tokens read by the last call."""
@@ -66,7 +66,10 @@ class ImageReader:
 
     @property
     def recurrent(self) -> bool:
-        """True if some layers have a state instead of keys and values: padding or other questions would change it."""
+        """True if some layers have a state instead of keys and values.
+
+        Padding, or other questions in the same sequence, would change this state.
+        """
         return LINEAR_ATTENTION_TYPE in self.windows
 
     @property
@@ -118,14 +121,14 @@ class ImageReader:
         ]
 
     def make_vision_inputs(self, pixels: Sequence[Pixels]) -> dict[str, torch.Tensor]:
-        """Return the inputs of the model's vision half, by name, for images of the same shape."""
+        """Return the inputs of the model's vision part for images of the same shape, keyed by name."""
         return {name: self.pixels([image.inputs[name] for image in pixels]) for name in pixels[0].inputs}
 
     def _compute_video_positions(self, video: Pixels) -> torch.Tensor:
-        """Return time, row and column (3, tokens) of each token in a prefix that ends with a video, as in Qwen's code.
+        """Return the time, row and column (3, tokens) of each token in a prefix that ends with a video.
 
-        The next token comes after the largest of these. Transformers 5.3 to 5.19 put it after the last row or column,
-        which is less than the times of a long video.
+        They are computed as in Qwen's own code, in which the next token comes after the largest of these numbers.
+        Transformers 5.3 to 5.19 put it after the last row or column, which is too small if the video is long.
         """
         times, height, width = video.inputs["video_grid_thw"][0].tolist()
         vision = self.model.config.vision_config
@@ -220,7 +223,8 @@ class ImageReader:
     ) -> dict[str, torch.Tensor | None]:
         """Return an attention mask for each kind of layer, or None for layers that do not attend.
 
-        A mask (n, 1, tokens, all tokens) is added to the scores: 0 for visible tokens, otherwise the lowest number.
+        A mask (n, 1, rows, all tokens) is added to the scores: 0 for visible tokens, and the dtype's lowest number for
+        all others. It has one row per token, and all rows are repeated for each head that shares a key.
 
         Args:
             seen: (n, tokens, all tokens), True for tokens that are visible in a layer without a window.
@@ -264,7 +268,7 @@ class ImageReader:
 
 
 def _make_shape_key(pixels: Pixels) -> tuple[Any, ...]:
-    """Return a key that is equal for images that can run together: numbers of tokens, grid and tensor shapes."""
+    """Return a key that is equal for images that can share a batch: number of tokens, grid, and tensor shapes."""
     grid = pixels.inputs.get("image_grid_thw", pixels.inputs.get("video_grid_thw"))
     shapes = sorted((name, tuple(tensor.shape)) for name, tensor in pixels.inputs.items())
     return (len(pixels.ids), str(grid.tolist()) if grid is not None else "", tuple(shapes))

@@ -1,4 +1,4 @@
-"""Base classes of models on transformers: a checkpoint's network, tokenizer and image processor.
+"""Base classes for models built on transformers: a checkpoint's network, tokenizer and image processor.
 
 Nothing here imports torch before a model is loaded, so that families can derive their models from these classes.
 """
@@ -46,7 +46,7 @@ class SizedTensor(NamedTuple):
 
 
 class LoadedModel:
-    """Base class of models on transformers: a checkpoint's network with its tokenizer."""
+    """Base class for models built on transformers: a checkpoint's network with its tokenizer."""
 
     architecture: ClassVar[str]
     """The network's class in transformers, or `module:class` for any other class."""
@@ -55,7 +55,7 @@ class LoadedModel:
     def __init__(
         self, model: Any, tokenizer: Any, processor: Any = None, *, image_batch: int = 64, pair_batch: int = 64
     ) -> None:
-        """Set the batch sizes: at most `image_batch` images, and `pair_batch` pairs or texts, are computed at once."""
+        """Set the batch sizes: at most `image_batch` images, and `pair_batch` pairs or texts, are processed at once."""
         self.model = model
         self.tokenizer = tokenizer
         self.processor = processor
@@ -65,7 +65,7 @@ class LoadedModel:
 
     @classmethod
     def load(cls, model: ResolvedModel[Any], network: Any = None) -> Self:
-        """Return the model with its checkpoint's weights, or around a `network` that is already on the right device.
+        """Return the model with its checkpoint's weights, or with `network`, which must be on the right device.
 
         Raises ModelError if a file is damaged or does not match the checkpoint's other files.
         """
@@ -88,11 +88,11 @@ class LoadedModel:
 
     @classmethod
     def load_processor(cls, model: ResolvedModel[Any], tokenizer: Any) -> Any:
-        """Return the processor that converts images to the network's input; None for a network without images."""
+        """Return the processor that converts images to the network's input; None if the network takes no images."""
         return None
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens of each text before truncation."""
+        """Return the number of tokens in each text before truncation."""
         return [len(ids) for ids in self.tokenizer(list(texts)).input_ids] if texts else []
 
     def tokenize(self, *texts: Sequence[str], context: int | None, **options: Any) -> Any:
@@ -101,8 +101,8 @@ class LoadedModel:
         defaults = {"truncation": context is not None, "max_length": context, "padding": True, "return_tensors": "pt"}
         return self.tokenizer(*given, **defaults | options).to(self.model.device)
 
-    def find_context(self) -> int | None:
-        """Return the maximum number of tokens, including special ones, or None if model and tokenizer have no limit."""
+    def find_context_limit(self) -> int | None:
+        """Return the maximum number of tokens, including special ones; None if model and tokenizer set no limit."""
         config = self.model.config
         positions = getattr(config, "max_position_embeddings", None)
         if positions is not None and config.model_type in TYPES_WITH_OFFSET_POSITIONS:
@@ -114,7 +114,7 @@ class LoadedModel:
 
 
 class LoadedImageModel(LoadedModel):
-    """Base class of models on transformers that see images, with the image processor of the checkpoint."""
+    """Base class for models that take images, built on transformers, with the checkpoint's image processor."""
 
     def __init__(self, model: Any, tokenizer: Any, processor: Any, **batches: int) -> None:
         from plumbline.operators.models.pixels import make_pixel_input

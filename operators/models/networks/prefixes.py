@@ -14,7 +14,7 @@ MAX_PACKED_TOKENS = 512
 
 
 class KeysAndValues(NamedTuple):
-    """Memory of an attention layer: keys and values of the tokens that it has read."""
+    """Cache of an attention layer: keys and values of the tokens that it has read."""
 
     keys: torch.Tensor
     """Keys, (heads, tokens, head width)."""
@@ -131,7 +131,7 @@ def pack_questions(tails: Sequence[Tail], max_tokens: int) -> list[list[int]]:
 
 
 def iterate_starts(pack: Sequence[Tail]) -> Iterator[tuple[int, Tail]]:
-    """Yield (index of its first token in the row, tail) for each tail."""
+    """Yield (start, tail) for each tail; `start` is the index of its first token in the row."""
     start = 0
     for tail in pack:
         yield start, tail
@@ -171,7 +171,7 @@ def find_position_offsets(pack: Sequence[Tail], width: int) -> torch.Tensor:
 
 
 def iterate_predictions(tail: Tail) -> Iterator[tuple[int, int, list[int]]]:
-    """Yield, for every token of every choice: index of the token that predicts it, the token, all earlier tokens."""
+    """Yield (index of the predicting token, predicted token, all earlier tokens) for each token of each choice."""
     for choice, indices in zip(tail.choices, _iterate_choice_ranges(tail), strict=True):
         for number, predicting in enumerate([len(tail.prompt) - 1, *indices]):
             yield predicting, choice[number], [*tail.prefix.ids, *tail.prompt, *choice[:number]]

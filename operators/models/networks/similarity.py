@@ -34,10 +34,10 @@ A metric that scores equally well with such a model does not need a VQA model.
 
 
 class TextEncoder(LoadedModel, ABC):
-    """Base class of text-embedding networks, which serve the `embedding` call."""
+    """Base class for text-embedding networks, which serve the `embedding` call."""
 
     context: int | None
-    """Maximum number of tokens of a text, including special ones; longer texts are cut. None for no limit."""
+    """Maximum number of tokens of a text, including special ones; longer texts are truncated. None for no limit."""
 
     @abstractmethod
     def embed_texts(self, texts: Sequence[str]) -> "torch.Tensor":
@@ -48,7 +48,7 @@ class TextEncoder(LoadedModel, ABC):
         return text
 
     def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
-        """Return unit-length embeddings (n, width), float32. Texts longer than the context are cut and flagged."""
+        """Return unit-length embeddings (n, width), float32. Texts beyond the context are truncated and flagged."""
         import torch
 
         texts = [self.clean(text) for text in texts]
@@ -61,7 +61,10 @@ class TextEncoder(LoadedModel, ABC):
 
 
 def clean_text(text: str) -> str:
-    """Return the text cleaned as in CLIP's released code; the tokenizer treats runs of spaces as one space."""
+    """Return the text cleaned as in CLIP's released code, except that runs of spaces are kept.
+
+    The tokenizer treats a run of spaces as one space.
+    """
     from ftfy import fix_text  # takes a tenth of a second to import, and only few models need it
 
     return html.unescape(html.unescape(fix_text(text))).strip().lower()
@@ -75,7 +78,7 @@ def normalize_rows(features: "torch.Tensor") -> "list[torch.Tensor]":
 
 
 class DualEncoder(ABC):
-    """Base class of models that embed images and texts separately; implements `compare` for the `similarity` call."""
+    """Base class for models that embed images and texts separately; implements `compare` for the `similarity` call."""
 
     scale = 1.0
     """Factor that converts a cosine to the logit of a match between image and text."""
@@ -84,16 +87,16 @@ class DualEncoder(ABC):
 
     def __init__(self) -> None:
         self.embedded: dict[str, tuple[torch.Tensor, bool]] = {}
-        """The embedding (width,) of each text, and whether the text was cut."""
+        """The embedding (width,) of each text, and whether the text was truncated."""
 
     @abstractmethod
     def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
-        """Return unit-length embeddings. Texts longer than the context are cut and flagged."""
+        """Return unit-length embeddings. Texts longer than the context are truncated and flagged."""
 
     def compare(
         self, features: "Sequence[torch.Tensor]", pairs: Sequence[Pair], measure: Measure = "cosine"
     ) -> list[ComparisonResult]:
-        """Return the similarity of each pair in this measure. Each distinct text is embedded only once.
+        """Return the similarity of each pair by the given measure. Each distinct text is embedded only once.
 
         If an image has several unit-length embeddings (n, width) instead of one (width,), only the embedding nearest to
         the text counts.
@@ -126,7 +129,7 @@ class DualEncoder(ABC):
 
 
 class Towers(LoadedImageModel, TextEncoder, DualEncoder):
-    """Base class of dual encoders in transformers, with `get_image_features` and `get_text_features`."""
+    """Base class for dual encoders in transformers, with `get_image_features` and `get_text_features`."""
 
     context: int
     padded = False
@@ -136,9 +139,9 @@ class Towers(LoadedImageModel, TextEncoder, DualEncoder):
         super().__init__(*parts, **batches)
         DualEncoder.__init__(self)
         self.context = int(self.model.config.text_config.max_position_embeddings)
-        self.scale = self.learned_scale()
+        self.scale = self.read_learned_scale()
 
-    def learned_scale(self) -> float:
+    def read_learned_scale(self) -> float:
         """Return the learned factor that converts a cosine to the model's logit."""
         return math.exp(self.model.logit_scale.item())
 
@@ -165,10 +168,10 @@ class Towers(LoadedImageModel, TextEncoder, DualEncoder):
 
 
 class JointEncoder(LoadedImageModel, ABC):
-    """Base class of networks for the `similarity` call whose text encoder attends to the states of the image."""
+    """Base class for `similarity` networks whose text encoder attends to the states of the image."""
 
     context: int
-    """Maximum number of tokens of a text; longer texts are cut."""
+    """Maximum number of tokens of a text; longer texts are truncated."""
 
     @classmethod
     def load_tokenizer(cls, model: ResolvedModel[Any]) -> Any:
@@ -184,7 +187,7 @@ class JointEncoder(LoadedImageModel, ABC):
         """
 
     def preprocess(self, image: Image.Image, rule: PixelRule = "processor") -> Any:
-        """Return the image prepared as in the model's training, (3, height, width); `rule` is ignored."""
+        """Return the image (3, height, width), preprocessed as during the model's training; `rule` is ignored."""
         return super().preprocess(image)
 
     def encode(self, pixels: "Sequence[torch.Tensor]") -> "list[torch.Tensor]":
@@ -261,7 +264,7 @@ class CosineVqa:
         return self.model.preprocess(image)
 
     def likelihood(self, features: Sequence[Any], questions: Sequence[Question]) -> list[list[list[float]] | RowError]:
-        """Return, for each choice, the log of its share of the likelihood and 0 for its end token, or an error."""
+        """Return, for each question, each choice's normalised log-likelihood and a 0 for its end token, or an error."""
         pairs = [
             Pair(question.image, format_choice(question.text, choice))
             for question in questions
@@ -285,9 +288,9 @@ def format_choice(question: str, choice: str) -> str:
 
 
 def _compute_choice_logprobs(question: Question, choices: Sequence[ComparisonResult]) -> list[list[float]] | RowError:
-    """Return, for each choice, the log-softmax of its logit and a 0 for the end token; or an error.
+    """Return, for each choice, the log-softmax of its logit and a 0 for the end token.
 
-    It is an error if there are fewer than two choices, or if one of them was cut.
+    If there are fewer than two choices, or if one of them was truncated, an error is returned instead.
     """
     if len(choices) < 2:
         problem = "a model that compares choices cannot score a single choice"

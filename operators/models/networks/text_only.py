@@ -1,4 +1,4 @@
-"""Language models used as VQA models without seeing the image: an ablation from "What makes a good metric?"."""
+"""Language models that answer VQA questions without the image: an ablation from "What makes a good metric?"."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -30,8 +30,8 @@ TOO_LONG_MESSAGE = (
 )
 
 
-class TextOnly(ABC):
-    """Base class of models that answer from the question alone, so that the answer is the same for every image.
+class TextOnlyModel(ABC):
+    """Base class for models that answer from the question alone, so that the answer is the same for every image.
 
     Each question is asked once, no matter how many images it is about.
     """
@@ -73,11 +73,11 @@ class TextOnly(ABC):
         return [answers[question.text] for question in questions]
 
 
-class TextOnlyVqa(TextOnly):
+class TextOnlyVqa(TextOnlyModel):
     """A decoder-only language model, which serves the `likelihood` call. It sees only the question."""
 
     def __init__(self, language: CausalLM) -> None:
-        """Check the tokenizer; raise ModelError if no token ends an answer, or if the template starts a thought."""
+        """Check the tokenizer; raise ModelError if no token ends an answer or the chat template starts a thought."""
         self.language = language
         self.tokenizer = language.tokenizer
         self.end = self.tokenizer.eos_token_id
@@ -137,8 +137,8 @@ class TextOnlyVqa(TextOnly):
         return [_gather_logprobs(own, choice) for own, (_, choice) in zip(logprobs, rows, strict=True)]
 
 
-class TextOnlyT5(TextOnly, LoadedModel):
-    """A T5 that serves the `likelihood` call: its encoder reads only the question, and its decoder answers."""
+class TextOnlyT5(TextOnlyModel, LoadedModel):
+    """A T5 model that serves the `likelihood` call: its encoder reads only the question, and its decoder answers."""
 
     architecture = "T5ForConditionalGeneration"
 
@@ -178,7 +178,7 @@ class TextOnlyT5(TextOnly, LoadedModel):
 
 
 def _gather_logprobs(logprobs: torch.Tensor, choice: Sequence[int]) -> list[float]:
-    """Return the log-probabilities of a choice's tokens, which the last rows (positions, vocabulary) predict."""
+    """Return the log-probabilities of a choice's tokens from the last rows of `logprobs` (positions, vocabulary)."""
     last = logprobs[len(logprobs) - len(choice) :]
     values: list[float] = last.gather(1, torch.tensor(choice, device=last.device)[:, None])[:, 0].tolist()
     return values

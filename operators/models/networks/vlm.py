@@ -1,7 +1,9 @@
-"""Decoder-only chat models that see images, on transformers: `likelihood`, `reply` and `generate_from_images`.
+"""Decoder-only chat models that see images, built on transformers.
 
-Follows appendix C of the VQAScore paper, for models in the form of LLaVA and Qwen-VL. An image's tokens, and the tokens
-before them, are read once for all questions about the image.
+They serve the calls `likelihood`, `reply` and `generate_from_images`.
+
+Follows appendix C of the VQAScore paper, for models such as LLaVA and Qwen-VL. An image's tokens, and the tokens before
+them, are read once for all questions about the image.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +15,7 @@ from PIL import Image
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from plumbline.operators.base.batches import BatchSize, call_in_batches, isolate
-from plumbline.operators.base.errors import HopelessRow, RowError
+from plumbline.operators.base.errors import RowError, UnprocessableRowError
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.models.calls import MAX_ANSWER_TOKENS, Generation, ImageRequest, Message, Question, Request
 from plumbline.operators.models.engines.conversation import (
@@ -25,10 +27,10 @@ from plumbline.operators.models.engines.conversation import (
     make_generation,
     reply_to_valid_requests,
 )
-from plumbline.operators.models.engines.reply_schemas import SchemaEnforcement, SchemaGrammars
+from plumbline.operators.models.engines.reply_schemas import SchemaEnforcer, SchemaGrammars
 from plumbline.operators.models.networks import prefixes
 from plumbline.operators.models.networks.causal_lm import GumbelNoise, ReplyStoppingCriteria
-from plumbline.operators.models.networks.image_prompts import ImagePrompts, Pixels
+from plumbline.operators.models.networks.image_prompts import ImagePromptBuilder, Pixels
 from plumbline.operators.models.networks.image_reader import ImageReader
 from plumbline.operators.models.networks.prefixes import Prefix, Tail
 
@@ -46,8 +48,8 @@ class ChatVlm:
     """A vision-language model that answers questions about images in a chat.
 
     Each of the `image_batch` image prefixes, and each of the `pair_batch` copies of a prefix with a question, needs
-    memory for its keys and values: 70 MB in a Qwen2.5-VL-7B with 1,200 tokens per image, 320 MB in a LLaVA-1.5-7B, both
-    in bfloat16.
+    memory for its keys and values. In bfloat16, this is 70 MB for Qwen2.5-VL-7B with 1,200 tokens per image, and 320 MB
+    for LLaVA-1.5-7B.
     """
 
     side_by_side = False
@@ -55,14 +57,14 @@ class ChatVlm:
     def __init__(
         self,
         reader: ImageReader,
-        prompts: ImagePrompts,
+        prompts: ImagePromptBuilder,
         *,
         ends: Sequence[int],
         pair_batch: int,
         penalty: float = 1.0,
         thinking: ThinkingMode | None = None,
     ) -> None:
-        """Set how questions are answered: `pair_batch` together, with replies that end at any token in `ends`.
+        """Set up the model to answer `pair_batch` questions at once, with replies that end at any token in `ends`.
 
         Choice tokens that occurred before get the repetition `penalty` of Keskar et al. 2019 (1 for none). `thinking`
         is None if the model must reply at once.
@@ -128,7 +130,7 @@ class ChatVlm:
             prefix = features[image]
             try:
                 ids = prefix.unread + self.prompts.tokenize_after_image(request.messages_with_system, prefix.closing)
-            except HopelessRow as refused:
+            except UnprocessableRowError as refused:
                 conversations.append(refused.error)
                 continue
             error = find_context_error(prefix.tokens + len(ids), request, self.context, self.thinking)
@@ -141,7 +143,7 @@ class ChatVlm:
         prompt = prefix.unread + self.prompts.tokenize_after_image(messages, prefix.closing)
         tail = Tail(prefix, prompt, [self.prompts.tokenize_choice(question.text, choice) for choice in choices])
         if self.context is not None and tail.tokens > self.context:
-            raise HopelessRow(RowError("prompt_too_long", TOO_LONG_MESSAGE.format(tail.tokens, self.context)))
+            raise UnprocessableRowError(RowError("prompt_too_long", TOO_LONG_MESSAGE.format(tail.tokens, self.context)))
         return tail
 
     def _score_packs(self, packs: Sequence[Sequence[Tail]]) -> list[list[list[list[float]]]]:
@@ -188,7 +190,7 @@ class ChatVlm:
         requests = [conversation.request for conversation in conversations]
         tails = self.reader.split_prefixes([Tail(one.image, one.ids, []) for one in conversations])
         schemas = [request.schema for request in requests]
-        enforcement = SchemaEnforcement(self._grammars, schemas, start=0) if any(schemas) else None
+        enforcement = SchemaEnforcer(self._grammars, schemas, start=0) if any(schemas) else None
         reading = self.reader.read([[tail] for tail in tails])
         lengths = torch.tensor([len(tail.prompt) for tail in tails], device=self.device)
         last = reading.states[torch.arange(len(tails), device=self.device), lengths - 1]

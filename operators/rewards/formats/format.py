@@ -1,4 +1,4 @@
-"""The type of formats of training data, and the examples that a format converts to rows."""
+"""Defines what a format of training data consists of, and the examples that a format converts to rows."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -40,12 +40,12 @@ class ScoredImage(NamedTuple):
 
     @property
     def uid(self) -> str:
-        """Name of the image that is unique within the run."""
+        """Name of the image, unique within the run."""
         return f"{self.generator}/{self.image_id}"
 
 
 class Source(NamedTuple):
-    """The image that was edited, for an example about edits."""
+    """The image from which an example's image was edited."""
 
     content: bytes
     path: str
@@ -86,7 +86,7 @@ FileContents = Mapping[str, bytes]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Format:
-    """A file layout that a trainer loads without modifications. docs/rewards.md says where each layout comes from."""
+    """A file layout that a trainer can load as it is. docs/rewards.md says where each layout comes from."""
 
     unit: ExampleUnit
     """Kind of example that the format contains."""

@@ -88,8 +88,8 @@ REWARDS_SCHEMA = pa.schema(
         ("raw", RAW_SCORES_TYPE),
     ]
 )
-"""Columns of the format. If a score is missing, `raw` has the error, and `reward`, `z_score` and `rank_advantage` are
-null.
+"""Columns of the format. If a score is missing, `raw` contains the error, and `reward`, `z_score` and `rank_advantage`
+are null.
 """
 
 
@@ -153,7 +153,7 @@ def _make_dense_rows(sample: Sample) -> list[dict[str, Any]]:
 
 
 def compute_word_scores(prompt: str, questions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return each word of a prompt with its span, and the mean score and number of questions whose spans overlap it.
+    """Return the words of a prompt, with their spans and the number and mean score of questions that overlap them.
 
     Questions without a score or a span are ignored; the mean is None if no question is left.
     """

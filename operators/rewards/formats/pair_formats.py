@@ -68,7 +68,7 @@ def _is_swapped(sample: Sample) -> bool:
 
 
 def _hash_to_number(text: str) -> int:
-    """Return a hash of a string as a number of 63 bits, which fits into an int64."""
+    """Return a 63-bit hash of a string, which fits into an int64."""
     return int.from_bytes(hashlib.sha256(text.encode(errors="replace")).digest()[:8], "big") >> 1
 
 

@@ -1,4 +1,4 @@
-"""Choice of the filesystem for an address: a disk, an object store, or another filesystem that is read-only."""
+"""Selects the filesystem for an address: a disk, an object store, or another filesystem, which is read-only."""
 
 from functools import lru_cache
 
@@ -10,9 +10,9 @@ OBJECT_STORE_SCHEMES = ("s3://", "gs://", "az://")
 
 
 def choose_filesystem(url: str, settings: AccessSettings) -> Filesystem:
-    """Return the filesystem of an absolute path or an address; raise ConfigError if its client rejects the settings.
+    """Return the filesystem for an absolute path or a URL; raise ConfigError if its client rejects the settings.
 
-    All addresses of a cloud share one client; other addresses share one client per host.
+    All URLs with the same object-store scheme share one client; other URLs share one client per host.
     """
     store = next((store for store in OBJECT_STORE_SCHEMES if url.startswith(store)), None)
     host = "" if url.startswith("/") else "/".join(url.split("/", 3)[:3])

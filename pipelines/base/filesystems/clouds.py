@@ -209,7 +209,7 @@ async def _list_folder(store: Any, key: str) -> Any:
             return await store.list_with_delimiter_async(key or None)
         except BaseError as error:
             _raise_unless_truncated(error, attempt)
-    raise AssertionError("the last attempt raises")
+    raise AssertionError("unreachable: the last attempt returns or raises")
 
 
 def _raise_unless_truncated(error: BaseError, attempts: int) -> None:

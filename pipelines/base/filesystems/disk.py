@@ -95,7 +95,7 @@ def _open_temporary_file(path: Path, data: bytes) -> Iterator[Path]:
     _make_folder(path.parent)
     draft = _make_hidden_path(path)
     try:
-        write_new(draft, data)
+        write_new_file(draft, data)
         _make_group_writable(draft, path.parent)
         yield draft
     finally:
@@ -135,7 +135,7 @@ def _make_shared_folder(folder: Path) -> None:
 def _make_group_writable(path: Path, folder: Path) -> None:
     """Make a new file or folder group-writable if its parent folder is, regardless of the umask.
 
-    Otherwise two people with the usual umask of 022 could not compute in the same store.
+    Otherwise two people with the usual umask of 022 could not write to the same store.
     """
     if folder.stat().st_mode & stat.S_IWGRP:
         own = path.stat().st_mode
@@ -149,7 +149,7 @@ def _make_hidden_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}")
 
 
-def write_new(path: Path, data: bytes) -> None:
+def write_new_file(path: Path, data: bytes) -> None:
     with path.open("xb") as file:
         file.write(data)
 

@@ -67,7 +67,7 @@ class Filesystem:
         """Prefix that addresses have before the path."""
         self.fs = fs
 
-    def entry(self, path: str) -> Entry:
+    def get_entry(self, path: str) -> Entry:
         """Return the entry at a path; raise FileNotFoundError if the path does not exist."""
         return make_entry(self.fs.info(path))
 
@@ -101,7 +101,7 @@ class Filesystem:
             yield from below
             return
         with suppress(FileNotFoundError):
-            entry = self.entry(path)
+            entry = self.get_entry(path)
             if entry.type == "file":
                 yield "", entry
 
@@ -115,7 +115,7 @@ class Filesystem:
     def _read_entry(self, path: str, listed: Mapping[str, Any]) -> Entry:
         # a web server's listing has only names, so the file itself is requested
         is_known = listed.get("size") is not None or listed.get("type") == "directory"
-        return make_entry(listed) if is_known else self.entry(path)
+        return make_entry(listed) if is_known else self.get_entry(path)
 
     def prepare(self, path: str) -> None:
         """Prepare the client for a path without sending a request; raise ConfigError if it rejects the settings."""
@@ -126,7 +126,7 @@ class Filesystem:
 
 
 class WritableFilesystem(Filesystem, ABC):
-    """A filesystem that can contain a store, because it can write a file on condition that it does not exist."""
+    """A filesystem that can contain a store, because it can write a file only if the file does not exist."""
 
     @abstractmethod
     def create(self, path: str, data: bytes) -> bool:
@@ -134,7 +134,7 @@ class WritableFilesystem(Filesystem, ABC):
 
     @abstractmethod
     def create_and_check_condition(self, path: str, data: bytes) -> bool:
-        """Write a file with a fixed content unless it exists; return False if the server ignores this condition."""
+        """Write a file with fixed content unless it exists; return False if the server ignores this condition."""
 
     @abstractmethod
     def write(self, path: str, data: bytes) -> None:
@@ -211,8 +211,8 @@ def open_for_reading(root: str) -> Filesystem:
         fs, path = fsspec.core.url_to_fs(f"{root}/x")
     except (ValueError, ImportError, OSError) as error:
         raise ConfigError(
-            f"{root}: {hide_secrets(str(error).splitlines()[0])}; name a local path, or an address of {STORE_SCHEMES}, "
-            "hf:// or https://"
+            f"{root}: {hide_secrets(str(error).splitlines()[0])}; use a local path, or an address that starts with "
+            f"{STORE_SCHEMES}, hf:// or https://"
         ) from error
     return Filesystem(f"{root}/x".removesuffix(path), fs)
 

@@ -80,7 +80,7 @@ class S3(ObjectStore):
         try:
             return super().read(path, limit)
         except OSError as error:  # S3 refuses a range of an empty object
-            if limit is None or error.errno != errno.EINVAL or self.entry(path).size:
+            if limit is None or error.errno != errno.EINVAL or self.get_entry(path).size:
                 raise
             return b""
 

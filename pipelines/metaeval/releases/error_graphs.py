@@ -14,8 +14,8 @@ from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.metaeval.releases.release import (
     Release,
-    Word,
-    column_ratings,
+    WordRating,
+    make_column_ratings,
     record_unique_key,
     released,
     split_words,
@@ -26,7 +26,7 @@ from plumbline.pipelines.metaeval.releases.sheets import (
     SEE_EXAMPLE_REMEDY,
     Sheet,
     exists,
-    find_required,
+    find_required_file,
     list_files,
     read_image_rows,
     read_sheet,
@@ -66,14 +66,16 @@ def read_t2iscorescore(place: Place) -> Release:
     - metadata.csv (ours: ts2_metadata.csv; upstream in data/): id (the graph), target_prompt, file_name, image_source
       (the generator, or Natural), rank (the node: its number of errors, followed by a letter if several nodes have the
       same number);
-    - the scores of all metrics: ts2_scores_per_image.csv, upstream's integrated_image_scores.csv (in src/output/, its
-      metrics ending in `_score`) or the release's output/scores_final_all_3.csv: id, image_id (unreliable), one
-      column per metric, and in integrated_image_scores.csv the number of errors as `rank`;
-    - any `<metric>_scores.csv` in the format that upstream's code of 2025 writes (in output/scores/): id, image_id,
+    - the scores of all metrics: ts2_scores_per_image.csv, upstream's integrated_image_scores.csv (in src/output/, with
+      metric columns that end in `_score`) or the release's output/scores_final_all_3.csv: id, image_id (unreliable),
+      one column per metric, and in integrated_image_scores.csv the number of errors as `rank`;
+    - any `<metric>_scores.csv` in the format that upstream's 2025 code writes (in output/scores/): id, image_id,
       rank, score. The metric is named <metric>, or <metric>_scores if the file of all metrics also contains <metric>.
     The rows of all score files are in the order of the metadata. Six cells of llmscore_over have a stray quote.
     """
-    metadata = read_sheet(find_required(place, METADATA_FILES)).require(METADATA_COLUMNS, CHECK_T2ISCORESCORE_REMEDY)
+    metadata = read_sheet(find_required_file(place, METADATA_FILES)).require(
+        METADATA_COLUMNS, CHECK_T2ISCORESCORE_REMEDY
+    )
     nodes, notes = list(_read_nodes(metadata)), list[str]()
     require_few_walks(metadata.url, nodes)
     metrics = _read_metrics(place, metadata, notes)
@@ -105,13 +107,13 @@ def _read_nodes(metadata: Sheet) -> Iterator[dict[str, Any]]:
         subset = next((name for name, graphs in SUBSET_RANGES.items() if number in graphs), "other")
         digits = rank[: len(rank) - len(rank.lstrip("0123456789"))]
         if not 0 < len(digits) <= MAX_COUNT_DIGITS:
-            raise SourceError(f"{where}: expected a rank such as 0, 1 or 2b, found {rank!r}; correct it")
+            raise SourceError(f"{where}: expected a rank such as 0, 1 or 2b, found {rank!r}; correct the rank")
         node = {"image_id": image, "node": rank, "level": int(digits), "generator": source}
         yield {"graph_id": graph, "subset": subset, **node}
 
 
 def _read_metrics(folder: Place, metadata: Sheet, notes: list[str]) -> dict[str, pa.Array]:
-    """Read scores by metric, in the metadata's order, from the file with all metrics and files of single metrics."""
+    """Return scores by metric, in the metadata's order, from the file with all metrics and from single-metric files."""
     metrics: dict[str, pa.Array] = {}
     found = [name for name in SCORE_FILES if exists(folder / name)]
     for first in found[:1]:
@@ -134,7 +136,7 @@ def _read_metrics(folder: Place, metadata: Sheet, notes: list[str]) -> dict[str,
             notes.append(f"{metric} is from {found[0]}; {metric}_scores is from {file.url}")
             metric = f"{metric}_scores"
         if metric in metrics:
-            raise SourceError(f"{file.url}: {metric} is scored in another file too; remove one of the two")
+            raise SourceError(f"{file.url}: another file also contains scores for {metric}; remove one of the two")
         sheet = _require_same_order(
             read_sheet(file).require(("score",), CHECK_T2ISCORESCORE_REMEDY), metadata, ("id", "rank")
         )
@@ -189,7 +191,7 @@ TRUTH_TABLE = "truth"  # the table with the errors of images, and the rater of t
 
 
 def read_shapes(place: Place) -> Release:
-    """Read the embedded benchmark: images of simple shapes by synthetic generators, rated 1 to 5 by synthetic raters.
+    """Read the embedded benchmark of simple shapes, drawn by synthetic generators and rated 1 to 5 by synthetic raters.
 
     Every prompt has a graph, whose subset is the prompt's last (most specific) skill.
 
@@ -221,13 +223,15 @@ def read_shapes(place: Place) -> Release:
                 f"{rated.where(row)}: image {image_id!r} is not in truth.parquet; {CHECK_SHAPES_FOLDER_REMEDY}"
             )
     prompt_ids, generators = zip(*(origins[image_id] for image_id in image_ids), strict=True)
-    ratings = column_ratings(rated, image_ids, prompt_ids, values, generators=generators, raters=rated.ids("rater"))
+    ratings = make_column_ratings(
+        rated, image_ids, prompt_ids, values, generators=generators, raters=rated.ids("rater")
+    )
     words = _read_words(place, truth) if exists(place / f"{REQUIREMENTS_TABLE}.parquet") else ()
     require_few_walks(place.url, nodes)
     return released(ratings=ratings, graph_nodes=nodes, words=words, skills=skills)
 
 
-def _read_words(place: Place, truth: Sheet) -> Iterator[Word]:
+def _read_words(place: Place, truth: Sheet) -> Iterator[WordRating]:
     """Yield the words of every requirement; a word is aligned in the images that meet its requirement."""
     required = _read_table(place, REQUIREMENTS_TABLE, ("prompt_id", "requirement_id", "start", "end"))
     prompts = _read_table(place, "prompts", ("prompt_id", "text"))
@@ -243,7 +247,7 @@ def _read_words(place: Place, truth: Sheet) -> Iterator[Word]:
             aligned = float(requirement not in broken)
             for word, start, end in split_words(texts.get(prompt, "")[first:last]):
                 span = (first + start, first + end)
-                yield Word(image, prompt, generator, TRUTH_TABLE, word, *span, aligned, truth.where(row))
+                yield WordRating(image, prompt, generator, TRUTH_TABLE, word, *span, aligned, truth.where(row))
 
 
 def _read_table(folder: Place, name: str, columns: tuple[str, ...]) -> Sheet:
@@ -263,15 +267,15 @@ class _Node(NamedTuple):
 
 
 def read_error_graphs(place: Place) -> Release:
-    """Read users' own error graphs (T2IScoreScore, section 3.2); raise SourceError with the row that is invalid.
+    """Read users' own error graphs (T2IScoreScore, section 3.2); raise SourceError naming the first invalid row.
 
     A table (.csv, .tsv, .jsonl, .json or .parquet) with a row per image:
     - graph_id, and prompt, which is the same in all rows of a graph;
     - image_id, or the image's path in a column that plumbline score recognises, which is then its id;
     - node: a name shared by images with the same errors;
     - parents: nodes with fewer errors; empty for the graph's only root;
-    - errors: all errors of the node, as `type: error`; empty for the root. Several parents or errors are a list, or a
-      string with semicolons between them;
+    - errors: all errors of the node, as `type: error`; empty for the root. Several parents or errors are given as
+      a list, or as a string with semicolons between them;
     - optionally subset (synth, nat, real), generator and prompt_source.
     """
     sheet, names, image_column = read_image_rows(
@@ -309,8 +313,8 @@ def _read_graphs(sheet: Sheet) -> dict[str, dict[str, _Node]]:
             first, first_row = first_values.setdefault(key, (value, where))
             if value != first:
                 raise SourceError(
-                    f"{where}: {', '.join(key)}: expected {first!r}, as in {first_row}, found {value!r}; write the "
-                    "same in all rows"
+                    f"{where}: {', '.join(key)}: expected {first!r}, as in {first_row}, found {value!r}; use the "
+                    "same value in all rows"
                 )
         graphs.setdefault(graph_id, {}).setdefault(name, _Node(parents, errors, where))
     return graphs
@@ -322,8 +326,8 @@ def _check_graph(graph: str, nodes: Mapping[str, _Node]) -> None:
         for parent in node.parents:
             if parent not in nodes:
                 raise SourceError(
-                    f"{node.where}: {graph}: node {parent!r}, a parent of {name!r}, has no image; add a row with an "
-                    "image of it, or correct parents"
+                    f"{node.where}: {graph}: node {parent!r}, a parent of {name!r}, has no image; add a row with its "
+                    f"image, or correct the parents of {name!r}"
                 )
     try:
         TopologicalSorter({name: node.parents for name, node in nodes.items()}).prepare()
@@ -356,8 +360,8 @@ def _check_graph(graph: str, nodes: Mapping[str, _Node]) -> None:
 def require_few_walks(url: str, nodes: Iterable[Mapping[str, Any]]) -> None:
     """Raise SourceError if a graph (rows in schema GRAPH_NODES) has more walks than MAX_WALKS.
 
-    A level is the set of nodes with the same number of errors. A walk chooses one node of every level; from the level
-    without errors it chooses twice.
+    A level is the set of nodes with the same number of errors. A walk visits one node at every level, but two (possibly
+    the same one twice) at the level without errors.
     """
     levels: dict[str, dict[int, set[str]]] = {}
     for node in nodes:
@@ -366,6 +370,6 @@ def require_few_walks(url: str, nodes: Iterable[Mapping[str, Any]]) -> None:
         walks = math.prod(len(names) ** (2 if level == 0 else 1) for level, names in by_level.items())
         if walks > MAX_WALKS:
             raise SourceError(
-                f"{url}: graph {graph_id!r}: expected at most {MAX_WALKS:,} walks, which have one node for each number "
+                f"{url}: graph {graph_id!r}: expected at most {MAX_WALKS:,} walks, each with one node for each number "
                 f"of errors, found {walks:,}; split the graph"
             )

@@ -14,8 +14,8 @@ from plumbline.pipelines.base.tables import DOWNLOAD_AGAIN_REMEDY, require_objec
 from plumbline.pipelines.metaeval.releases.release import (
     Rating,
     Release,
-    column_ratings,
     group_skills,
+    make_column_ratings,
     parse_rating,
     parse_ratings,
     read_ratings_by_generator,
@@ -24,7 +24,7 @@ from plumbline.pipelines.metaeval.releases.release import (
 from plumbline.pipelines.metaeval.releases.scores import require_unique_scores, stack_scores
 from plumbline.pipelines.metaeval.releases.sheets import (
     exists,
-    find_required,
+    find_required_file,
     make_sheet,
     name_row,
     read_content,
@@ -40,7 +40,7 @@ TIFA_COLUMNS = ("text_id", "image_path", "text", "human_scores", "human_avg")
 
 
 def read_tifa160(place: Place) -> Release:
-    """Read TIFA160: 800 images of 160 prompts by five generators, each rated twice, and their scores by ten metrics.
+    """Read TIFA160: 800 images from five generators for 160 prompts, each rated twice, with scores from ten metrics.
 
     Source: Yushi-Hu/tifa, human_annotations/human_annotations_with_scores.json, and human_annotations.json, which has
     only the ratings: `{image: {"text_id", "image_path", "text", "human_scores": [1-5, 1-5], "human_avg", <metric>:
@@ -67,7 +67,7 @@ def read_tifa160(place: Place) -> Release:
 LIKERT_FILE = "tifa160-likert-anns.csv"
 LIKERT_COLUMNS = ("item_id", "source_id", "worker_id", "answer")
 GENERATOR_COLUMNS = ("t2i_model", "model_type")
-TIFA_GENERATORS = {  # TIFA's names of the generators, by DSG's names
+TIFA_GENERATORS = {  # TIFA's names for the generators, by DSG's names
     "mini-dalle": "mini_dalle",
     "vq-diffusion": "vq_diffusion",
     "sd1dot1": "stable_diffusion_v1_1",
@@ -78,15 +78,15 @@ CHECK_DSG_FILE_REMEDY = "check that this is j-min/DSG's tifa160-likert-anns.csv"
 
 
 def read_dsg_tifa160(place: Place) -> Release:
-    """Read DSG's Likert ratings of TIFA160: 800 images of 160 prompts by five generators, each rated by five people.
+    """Read DSG's Likert ratings of TIFA160's 800 images (five generators, 160 prompts), each rated by five people.
 
     A prompt's skill is the dataset that TIFA took the prompt from (coco, drawbench, ...).
 
-    Source: j-min/DSG, `dsg/data/tifa160-likert-anns.csv`: dsg_prompt_split, t2i_model, item_id (DSG's name of the
-    prompt), source_id (TIFA's), worker_id, question, answer (1 to 5). linzhiqiu/t2v_metrics has the same table as
+    Source: j-min/DSG, `dsg/data/tifa160-likert-anns.csv`: dsg_prompt_split, t2i_model, item_id (DSG's name for
+    the prompt), source_id (TIFA's), worker_id, question, answer (1 to 5). linzhiqiu/t2v_metrics has the same table as
     dsg_tifa160_anns.csv, but its first two columns are data_type and model_type.
 
-    An image is named `<source_id>_<generator>` with TIFA's name of the generator, so that it matches TIFA160's scores.
+    An image is named `<source_id>_<generator>` with TIFA's name for the generator, so that it matches TIFA160's scores.
     Prompt and generator have DSG's names, so that they match DSG's answers.
     """
     sheet = read_sheet(place)
@@ -94,7 +94,7 @@ def read_dsg_tifa160(place: Place) -> Release:
     sheet.require((*LIKERT_COLUMNS, generator), CHECK_DSG_FILE_REMEDY)
     prompts, sources, generators = (sheet.ids(name) for name in ("item_id", "source_id", generator))
     images = [f"{source}_{TIFA_GENERATORS.get(name, name)}" for source, name in zip(sources, generators, strict=True)]
-    ratings = column_ratings(
+    ratings = make_column_ratings(
         sheet, images, prompts, sheet.texts("answer"), generators=generators, raters=sheet.ids("worker_id")
     )
     sets = (source.rpartition("_")[0] for source in sources)
@@ -105,7 +105,7 @@ GENAI_SKILLS_FILE = "genai_skills.json"
 
 
 def read_genai_bench(place: Place) -> Release:
-    """Read GenAI-Bench: 527 prompts by six image generators, each image rated from 1 to 5 by three people.
+    """Read GenAI-Bench: images from six generators for 527 prompts, each rated from 1 to 5 by three people.
 
     Images are named `<prompt_id>/<generator>`; skills are read if their file is in the same folder.
 
@@ -125,7 +125,7 @@ def read_genai_bench(place: Place) -> Release:
 
 
 def read_stanfordt23d(place: Place) -> Release:
-    """Read StanfordT23D: 360 3D assets of 60 prompts by six generators, each rated from 1 to 5 by three people.
+    """Read StanfordT23D: 360 3D assets from six generators for 60 prompts, each rated from 1 to 5 by three people.
 
     Assets are named `<prompt_id>/<generator>`.
 
@@ -141,16 +141,16 @@ T2VSCORE_COLUMNS = ("model_name", "video_id", "prompt")
 
 
 def read_t2vscore(place: Place) -> Release:
-    """Read T2VScore: 2,543 rated videos of 512 prompts by five generators, and their scores by four metrics.
+    """Read T2VScore: 2,543 rated videos from five generators for 512 prompts, with scores from four metrics.
 
     Videos are named `<video_id>/<generator>`; ratings without scores, and scores without ratings, are kept too.
 
     Source: linzhiqiu/t2v_metrics, a folder with t2vscore_human_ratings.json (upstream's t2vscore_alignment_score.json),
     `{video_id: {"prompt", "models": {generator: [rating]}}}`, and t2vscore_results.csv, whose columns are model_name
     (the generator), video_id, prompt, and one per metric. A `video_id` identifies a prompt, with one video by each
-    generator. The only rating of a video is not an integer, so it is a mean over people.
+    generator. Each video has a single rating, which is not an integer, so it is a mean over people.
     """
-    ratings = read_ratings_by_generator(find_required(place, T2VSCORE_RATINGS_FILES))
+    ratings = read_ratings_by_generator(find_required_file(place, T2VSCORE_RATINGS_FILES))
     remedy = "check that this is the file that t2v_metrics releases"
     sheet = read_sheet(place / T2VSCORE_SCORES_FILE).require(T2VSCORE_COLUMNS, remedy)
     prompts, generators = sheet.ids("video_id"), sheet.ids("model_name")
@@ -271,7 +271,8 @@ def read_seetrue(place: Place) -> Release:
     if pa.types.is_struct(column.type):  # images, which are replaced by their names
         if column.type.get_field_index("path") < 0:
             raise SourceError(
-                f"{sheet.url}: expected the name of each image as image.path, found none; {CHECK_SEETRUE_REMEDY}"
+                f"{sheet.url}: expected each image's name in the field image.path, found no such field; "
+                f"{CHECK_SEETRUE_REMEDY}"
             )
         index = sheet.table.column_names.index("image")
         sheet = replace(sheet, table=sheet.table.set_column(index, "image", column.field("path")))
@@ -284,7 +285,7 @@ def read_seetrue(place: Place) -> Release:
     for pair, origin in zip(zip(images, texts, strict=True), sheet.texts(SEETRUE_PAIR_COLUMN), strict=True):
         origins = origins_by_pair.setdefault(pair, {})
         raters.append(str(origins.setdefault(origin, len(origins))))
-    ratings = column_ratings(sheet, images, texts, labels, raters=raters, templates=repeat("label"))
+    ratings = make_column_ratings(sheet, images, texts, labels, raters=raters, templates=repeat("label"))
     again = sum(rater != "0" for rater in raters)
     notes = (
         [f"{again} pairs occur again with another {SEETRUE_PAIR_COLUMN} and count as those of other raters"]

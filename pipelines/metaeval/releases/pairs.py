@@ -15,7 +15,7 @@ from plumbline.pipelines.metaeval.releases.release import (
     released,
 )
 from plumbline.pipelines.metaeval.releases.sheets import (
-    find_first,
+    find_first_file,
     is_folder,
     list_files,
     name_row,
@@ -52,7 +52,7 @@ def read_winoground(place: Place) -> Release:
     )
     ids, notes = sheet.ids("id"), []
     reasons: dict[str, list[str]] = {}
-    if file := find_first(place.parent, HARD_TAG_FILES):
+    if file := find_first_file(place.parent, HARD_TAG_FILES):
         assigned = read_json(file)
         if not isinstance(assigned, dict):
             raise SourceError(
@@ -61,7 +61,7 @@ def read_winoground(place: Place) -> Release:
         for row, (sample_id, tags) in enumerate(assigned.items()):
             if not isinstance(tags, list) or not all(isinstance(tag, str) and tag for tag in tags):
                 where = name_row(file.url, row, sample_id)
-                raise SourceError(f"{where}: expected a list of tags as strings, found {tags!r}; correct it")
+                raise SourceError(f"{where}: expected a list of non-empty strings, found {tags!r}; correct the tags")
             reasons[sample_id] = tags or [NO_TAG]
         if unknown := len(reasons.keys() - set(ids)):
             notes.append(f"{unknown} samples of {file.name} are not in {place.name}")
@@ -85,15 +85,16 @@ NamedRecords = Sequence[tuple[str, Mapping[str, Any]]]  # records, each with its
 def read_eqben(place: Place) -> Release:
     """Read EqBen: samples of two similar captions with two similar images, from videos and renderers.
 
-    A sample has four pairings; its subset of the benchmark is its tag and the skill of its captions. Samples in the
-    first format are named by their index in the list, from 0; samples in the second, by `<dataset>/<sample_cnt>`.
+    A sample has four pairings. Its tag, and the skill of its captions, is the subset of the benchmark to which it
+    belongs. Samples in the first format are named by their index in the list, from 0; samples in the second, by
+    `<dataset>/<sample_cnt>`.
 
     Source: Wangt-CN/EqBen and the mini subset of linzhiqiu/t2v_metrics. Two formats, both a JSON list:
     - all_select.json (the mini subset, 280 samples) and the 10% subset: `{"image0", "image1", "caption0", "caption1"}`,
       and an image's path begins with its subset of the benchmark (eqbensd, eqbenkubric_cnt, eqbengebc, eqbenag,
       eqbenyoucook2);
-    - ann_json_finegrained_random.json with its labels: `{"image", "caption", "private_info": {"dataset", "sample_cnt",
-      "name"}}`, one record for each pairing, in random order; the name `c0i1` means caption 0 with image 1.
+    - ann_json_finegrained_random.json, which has labels: `{"image", "caption", "private_info": {"dataset",
+      "sample_cnt", "name"}}`, one record per pairing, in random order; the name `c0i1` means caption 0 with image 1.
     """
     records = read_list(place, "samples")
     return make_pairing_release(
@@ -201,7 +202,7 @@ def _read_choices(file: Place) -> Iterator[dict[str, Any]]:
             preferred.append(CHOICES_BY_LABELS[label])
         else:
             raise SourceError(
-                f"{sheet.where(row)}: expected label_0 and label_1 of 1 and 0, 0 and 1, or .5 and .5, found "
+                f"{sheet.where(row)}: expected label_0 and label_1 to be 1 and 0, 0 and 1, or .5 and .5, found "
                 f"{label[0]} and {label[1]}; correct them, or set has_label to false"
             )
     columns = {

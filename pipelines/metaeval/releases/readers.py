@@ -7,7 +7,7 @@ from itertools import repeat
 from plumbline.operators.base.errors import SourceError
 from plumbline.operators.base.extensions import Extensions
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.metaeval.releases.release import LIKERT, Release, column_ratings, group_skills, released
+from plumbline.pipelines.metaeval.releases.release import LIKERT, Release, group_skills, make_column_ratings, released
 from plumbline.pipelines.metaeval.releases.sheets import read_sheet
 
 
@@ -59,8 +59,8 @@ def read_long(place: Place, columns: RatingColumns = DEFAULT_COLUMNS) -> Release
     """Read users' own ratings and skills from a long table with a row per rating.
 
     The .parquet, .csv, .tsv or .jsonl file has the columns rating, and image_id or both prompt_id and generator;
-    optionally rater, template and skills (a list, or a string with semicolons). `columns` can define other column
-    names. An empty rating means that the rater was unsure. If optional columns are missing, an image has the id
+    optionally rater, template and skills (a list, or a string separated by semicolons). `columns` can define other
+    column names. An empty rating means that the rater was unsure. If optional columns are missing, an image has the id
     `<prompt_id>/<generator>`, prompt and generator are null, the rater is `0`, and the template is `likert`.
     """
     names, usual = columns.map_table_columns(), DEFAULT_COLUMNS.map_table_columns()
@@ -79,7 +79,7 @@ def read_long(place: Place, columns: RatingColumns = DEFAULT_COLUMNS) -> Release
                 f"{columns.generator}, found neither; {remedy}"
             )
         images[row] = image or f"{prompt}/{generator}"
-    ratings = column_ratings(
+    ratings = make_column_ratings(
         sheet,
         map(str, images),
         prompts,
@@ -114,7 +114,7 @@ RELEASES = Extensions[Callable[..., Release]](
 
 
 def read_release(name: str, place: Place, columns: RatingColumns | None = None) -> Release:
-    """Read a release; raise SourceError with the file and row that is invalid.
+    """Read a release; raise SourceError naming the file and the first invalid row.
 
     `columns` defines the column names of users' own ratings (`long`, `annotations`).
     """

@@ -31,8 +31,8 @@ class Release:
     """People's judgements of images, and published scores; tables can be empty."""
 
     ratings: pa.Table = field(default_factory=schemas.RATINGS.empty_table)
-    parts: pa.Table = field(default_factory=schemas.PARTS.empty_table)
-    """Answers about single words and questions, for templates that rate an image by the mean of these answers."""
+    parts: pa.Table = field(default_factory=schemas.PART_RATINGS.empty_table)
+    """Answers about individual words and questions, for templates that rate an image by the mean of these answers."""
     preferences: pa.Table = field(default_factory=schemas.PREFERENCES.empty_table)
     pairings: pa.Table = field(default_factory=schemas.PAIRINGS.empty_table)
     graph_nodes: pa.Table = field(default_factory=schemas.GRAPH_NODES.empty_table)
@@ -63,8 +63,8 @@ class Rating(NamedTuple):
         return f"rater {self.rater!r} rates image {self.image_id!r} twice as {self.template!r}"
 
 
-class Part(NamedTuple):
-    """A person's answer about a single word or question of an image (schema PARTS); `where` names the file and row."""
+class PartAnswer(NamedTuple):
+    """A person's answer about a word or question for an image (schema PART_RATINGS); `where` names the file and row."""
 
     image_id: str
     prompt_id: str | None
@@ -77,12 +77,12 @@ class Part(NamedTuple):
 
     @property
     def duplicate_message(self) -> str:
-        """Error message if this rating occurs twice."""
+        """Error message for an answer that occurs twice."""
         about = f" about {self.part!r}" if self.part else ""
         return f"rater {self.rater!r} answers {self.template!r}{about} of image {self.image_id!r} twice"
 
 
-class Word(NamedTuple):
+class WordRating(NamedTuple):
     """A person's rating of a word in the prompt of an image (schema WORDS); `where` names the file and row."""
 
     image_id: str
@@ -112,10 +112,10 @@ class PairingSample(NamedTuple):
 def released(
     *,
     ratings: Iterable[Rating] = (),
-    parts: Iterable[Part] = (),
+    parts: Iterable[PartAnswer] = (),
     preferences: Iterable[Mapping[str, Any]] = (),
     graph_nodes: Iterable[Mapping[str, Any]] = (),
-    words: Iterable[Word] = (),
+    words: Iterable[WordRating] = (),
     scores: pa.Table | None = None,
     skills: Mapping[str, Sequence[str]] | None = None,
     notes: Sequence[str] = (),
@@ -138,7 +138,7 @@ def released(
     unscored = [f"{gaps} of {len(scored)} published scores are empty"] if gaps else []
     return Release(
         ratings=rated,
-        parts=_make_table(answers, schemas.PARTS),
+        parts=_make_table(answers, schemas.PART_RATINGS),
         preferences=rows.table([{"template": SIDE_BY_SIDE, **row} for row in preferences], schemas.PREFERENCES),
         graph_nodes=rows.table([dict(row) for row in graph_nodes], schemas.GRAPH_NODES),
         words=_make_table(words, schemas.WORDS),
@@ -148,7 +148,7 @@ def released(
     )
 
 
-def _make_table(rated: Iterable[Rating | Part | Word], schema: pa.Schema) -> pa.Table:
+def _make_table(rated: Iterable[Rating | PartAnswer | WordRating], schema: pa.Schema) -> pa.Table:
     rows_by_key: dict[Any, str] = {}
     columns: list[list[Any]] = [[] for _ in schema]
     for rating in rated:
@@ -192,7 +192,7 @@ def make_pairing_release(samples: Iterable[PairingSample]) -> Release:
     return Release(pairings=rows.table(pairings, schemas.PAIRINGS), skills=skills)
 
 
-def column_ratings(
+def make_column_ratings(
     sheet: Sheet,
     images: Iterable[str],
     prompts: Iterable[str | None],
@@ -214,10 +214,10 @@ def parse_rating(value: Any, where: str) -> float | None:
         number = float("nan") if value is None or value == "" else float(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise SourceError(
-            f"{where}: expected a rating as a number, found {value!r}; {CORRECT_NUMBER_REMEDY}"
+            f"{where}: expected a number as the rating, found {value!r}; {CORRECT_NUMBER_REMEDY}"
         ) from error
     if math.isinf(number) or isinstance(value, bool):
-        raise SourceError(f"{where}: expected a rating as a finite number, found {value!r}; {CORRECT_NUMBER_REMEDY}")
+        raise SourceError(f"{where}: expected a finite number as the rating, found {value!r}; {CORRECT_NUMBER_REMEDY}")
     return None if math.isnan(number) else number
 
 

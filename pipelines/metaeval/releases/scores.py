@@ -51,7 +51,7 @@ def read_scores(place: Place, metrics: Collection[str] = ()) -> pa.Table:
         raise ConfigError(
             f"scores {place.url}: not found; check the path, or select a run in a store with run=latest store=STORE"
         )
-    sheet = _read_parts(place) if is_folder(place) else read_sheet(place)
+    sheet = _read_run_scores(place) if is_folder(place) else read_sheet(place)
     columns = [name for name in sheet.names if name not in (*ID_COLUMNS, *NON_METRIC_COLUMNS)]
     if set(schemas.SCORES.names) <= set(sheet.names):
         scores = _read_run(sheet)
@@ -75,8 +75,8 @@ def read_scores(place: Place, metrics: Collection[str] = ()) -> pa.Table:
     return select_metrics(require_unique_scores(scores, sheet.url, len(sheet)), metrics)
 
 
-def read_falling_metrics(place: Place) -> frozenset[str]:
-    """Read, from a run's manifest, the metrics for which lower scores are better; empty for other tables.
+def read_lower_is_better_metrics(place: Place) -> frozenset[str]:
+    """Return the metrics for which lower scores are better, as a run's manifest says; none for other tables.
 
     Raises ConfigError if the manifest is damaged.
     """
@@ -84,8 +84,8 @@ def read_falling_metrics(place: Place) -> frozenset[str]:
     return read_lower_is_better(parse_manifest(read_text(run), run.url)) if exists(run) else frozenset()
 
 
-def _read_parts(place: Place) -> Sheet:
-    """Read a run's scores from its folder, or from the folder of its score files."""
+def _read_run_scores(place: Place) -> Sheet:
+    """Read a run's scores, given the run's folder or its subfolder with the score files."""
     run = place if place.path.endswith(SCORES_FILE) else place / SCORES_FILE
     if not is_folder(run):
         return read_sheet(run)
@@ -110,7 +110,7 @@ def _read_run(sheet: Sheet) -> pa.Table:
             f"{sheet.url}: expected the columns of a run's scores, found others ({error}); {GIVE_SCORES_REMEDY}"
         ) from error
     columns = {name: table.column(name).combine_chunks() for name in table.column_names}
-    score, reason = _check_finite(columns["score"])
+    score, reason = _replace_non_finite(columns["score"])
     columns |= {"score": score, "error": pc.if_else(columns["error"].is_valid(), columns["error"], reason)}
     return pa.table(columns, schema=schemas.SCORES)
 
@@ -139,7 +139,7 @@ def stack_scores(ids: Mapping[str, Sequence[str | None]], metrics: Mapping[str, 
 
 
 class Score(NamedTuple):
-    """A metric's score of an image."""
+    """A metric's score for an image."""
 
     metric: str
     image_id: str
@@ -157,14 +157,14 @@ def make_scores(scores: Iterable[Score]) -> pa.Table:
 
 
 def _make_long_scores(ids: Mapping[str, Sequence[str | None]], metric: pa.Array, score: pa.Array) -> pa.Table:
-    checked, error = _check_finite(score)
+    checked, error = _replace_non_finite(score)
     columns = {name: pa.array(column, pa.string()) for name, column in ids.items()}
     table = pa.table(columns | {"metric": metric, "score": checked, "error": error})
     return rows.add_missing_columns(table, schemas.SCORES).select(schemas.SCORES.names)
 
 
-def _check_finite(score: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Replace scores that are not finite by null; return the scores, and an error for each score that is null."""
+def _replace_non_finite(score: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Replace scores that are not finite with null; return the scores, and an error for each score that is null."""
     finite, missing = pc.fill_null(pc.is_finite(score), False), pc.is_null(score)
     kind, message = (
         pc.if_else(missing, absent, wrong) for absent, wrong in zip(NOT_SCORED_ERROR, NOT_FINITE_ERROR, strict=True)
@@ -183,36 +183,36 @@ def select_metrics(scores: pa.Table, metrics: Collection[str]) -> pa.Table:
 def _require_metrics(metrics: Collection[str], known: Sequence[str]) -> None:
     for metric in metrics:
         if metric not in known:
-            raise ConfigError(f"metrics: no scores of {metric!r}; there are scores of {', '.join(known)}")
+            raise ConfigError(f"metrics: no scores by the metric {metric!r}; there are scores by {', '.join(known)}")
 
 
 def require_unique_scores(scores: pa.Table, url: str, n_rows: int) -> pa.Table:
     """Return the scores; raise SourceError if two rows have the same image and metric, naming the second row.
 
-    `n_rows` is the number of rows in the file; a wide table has as many scores for each metric. Rows without a score
-    are ignored, because a run has a row for every failure, and the ids of this row may be unknown.
+    `n_rows` is the number of rows in the file; a wide table has that many scores for each metric. Rows without a score
+    are ignored, because a run has a row for every failure, and the ids in such a row may be unknown.
     """
     frame = scores.select([*ID_COLUMNS, "metric"]).to_pandas()[scores.column("score").is_valid().to_numpy()]
     again = frame[frame.duplicated()]
     if len(again):
         named = ", ".join(f"{name} {value!r}" for name, value in again.iloc[0].items() if isinstance(value, str))
         row = int(again.index[0]) % n_rows
-        raise SourceError(f"{url}, row {row}: scored for the second time ({named}); remove one of the two rows")
+        raise SourceError(f"{url}, row {row}: an earlier row also has {named}; remove one of the two rows")
     return scores
 
 
 def read_elements(run: Place, metrics: Collection[str] = ()) -> Iterator[pa.Table]:
-    """Yield a run's rows for the given metrics (all if empty), with the scores of single questions, cell by cell.
+    """Yield a run's rows for the given metrics (all if empty), with the scores of individual questions, cell by cell.
 
-    The rows have some of the columns of schema ELEMENT_SCORES. Raises ConfigError if `run` is not a run in its store,
-    and StoreError if a cell is missing or damaged.
+    The rows have some of the columns of schema ELEMENT_SCORES. Raises ConfigError if `run` is not a run's folder in a
+    store, and StoreError if a cell is missing or damaged.
     """
     folder = run.parent if run.name == SCORES_FILE else run
     runs = folder.parent
     if runs.name != "runs":
         raise ConfigError(
-            f"scores: to judge words, expected a run in its store (STORE/runs/ID), whose cells have the score of every "
-            f"question; got {run}"
+            f"scores: judging words requires a run in its store (STORE/runs/ID), whose cells contain every question's "
+            f"score; got {run}"
         )
     store = Store(runs.parent)
     for cell in list_scores_cells(store, folder.name):

@@ -1,4 +1,4 @@
-"""Reads tables and JSON files; errors name the file, the row and the remedy."""
+"""Reads tables and JSON files; errors name the file and the row, and say what to do."""
 
 import io
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from plumbline.pipelines.base.tables import (
     WORKBOOK_SUFFIXES,
     require_object,
 )
-from plumbline.pipelines.sources.input_columns import DEFAULT_COLUMN_NAMES, InputColumnsConfig, find_names
+from plumbline.pipelines.sources.input_columns import DEFAULT_COLUMN_NAMES, InputColumnsConfig, find_column_names
 from plumbline.pipelines.store.checksums import DamagedError, check_table
 
 MAX_EXACT_INTEGER = 2.0**53  # integers below this are exact as floats
@@ -59,7 +59,7 @@ class Sheet:
     def texts(self, name: str) -> list[str | None]:
         """Return a column as strings, with integers written without a decimal point.
 
-        An empty cell becomes None, and so does every cell if the table lacks the column.
+        An empty cell becomes None. If the table does not have the column, all values are None.
         """
         if name not in self.table.column_names:
             return [None] * len(self)
@@ -75,14 +75,17 @@ class Sheet:
         return [text for text in texts if text is not None]
 
     def lists(self, name: str) -> list[list[str]]:
-        """Return a column of lists, or of strings with semicolons, as lists of strings; empty for empty cells."""
+        """Return a column as lists of strings; cells are lists, or strings separated by semicolons, or empty."""
         column = self.table.column(name)
         is_list = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
         cells = column.to_pylist() if is_list else map(tables.convert_to_list, self.texts(name))
         return [[str(part) for part in cell or () if part is not None] for cell in cells]
 
     def integers(self, name: str, remedy: str = CORRECT_NUMBER_REMEDY) -> list[int | None]:
-        """Return a column as integers of at least 0, None for empty cells; raise SourceError naming any other cell."""
+        """Return a column as integers, None for empty cells; raise SourceError naming the first invalid cell.
+
+        Numbers must be whole and at least 0.
+        """
         texts = self.texts(name)
         for row, text in enumerate(texts):
             if text is not None and not (text.isdecimal() and len(text) <= MAX_COUNT_DIGITS):
@@ -90,7 +93,7 @@ class Sheet:
         return [None if text is None else int(text) for text in texts]
 
     def numbers(self, name: str, remedy: str = CORRECT_NUMBER_REMEDY) -> pa.Array:
-        """Return a column as float64, null for empty cells; NaN and infinities are kept.
+        """Return a column as float64, with null for empty cells; NaN and infinities are kept.
 
         Raises SourceError naming the first cell that is not a number.
         """
@@ -122,7 +125,7 @@ def is_folder(place: Place) -> bool:
         return place.is_folder()
 
 
-def find_first(folder: Place, names: Sequence[str]) -> Place | None:
+def find_first_file(folder: Place, names: Sequence[str]) -> Place | None:
     """Return the first of the given files that exists in a folder, or None."""
     return next((file for file in (folder / name for name in names) if exists(file)), None)
 
@@ -136,9 +139,9 @@ def list_files(folder: Place, suffix: str) -> list[Place]:
     return [folder / name for name in names if name.endswith(suffix) and not name.startswith(".")]
 
 
-def find_required(folder: Place, names: Sequence[str]) -> Place:
+def find_required_file(folder: Place, names: Sequence[str]) -> Place:
     """Return the first of the given files that exists in a folder; raise SourceError if none exists."""
-    file = find_first(folder, names)
+    file = find_first_file(folder, names)
     if file is None:
         raise SourceError(f"{folder.url}: expected a folder with {' or '.join(names)}, found none; check the path")
     return file
@@ -169,7 +172,7 @@ def read_json(place: Place) -> Any:
 
 
 def read_list(place: Place, what: str) -> list[tuple[str, Mapping[str, Any]]]:
-    """Read a JSON list of objects; return each object preceded by its file and row, for messages.
+    """Read a JSON list of objects; return each object with its file and row, for use in messages.
 
     Raise SourceError naming an element that is not an object. `what` describes the list in messages.
     """
@@ -180,12 +183,13 @@ def read_list(place: Place, what: str) -> list[tuple[str, Mapping[str, Any]]]:
 def read_objects(place: Place) -> dict[str, Mapping[str, Any]]:
     """Read a JSON object whose values are objects, keyed by id.
 
-    Raises SourceError if the object is empty, or naming the first value that is not an object.
+    Raises SourceError if the object is empty or a value is not an object.
     """
     records = read_json(place)
     if not isinstance(records, dict):
         raise SourceError(
-            f"{place.url}: expected an object of records by id, found {type(records).__name__}; {DOWNLOAD_AGAIN_REMEDY}"
+            f"{place.url}: expected an object that maps ids to records, found {type(records).__name__}; "
+            f"{DOWNLOAD_AGAIN_REMEDY}"
         )
     if not records:
         raise SourceError(f"{place.url}: expected rows, found none; {DOWNLOAD_AGAIN_REMEDY}")
@@ -244,7 +248,7 @@ def read_image_rows(place: Place, columns: Sequence[str]) -> tuple[Sheet, InputC
         the images' ids or paths.
     """
     sheet = read_sheet(place, (*columns, *DEFAULT_COLUMN_NAMES["image_id"]))
-    names = find_names(sheet.names, InputColumnsConfig())
+    names = find_column_names(sheet.names, InputColumnsConfig())
     if names.image_id is None and names.image is not None:
         sheet = read_sheet(place, (*columns, names.image))
     return sheet, names, names.image_id or names.image or "image_id"

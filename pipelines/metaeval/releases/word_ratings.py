@@ -7,16 +7,16 @@ from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.metaeval.releases.release import (
     LIKERT,
-    Part,
+    PartAnswer,
     Rating,
     Release,
-    Word,
+    WordRating,
     parse_rating,
     record_unique_key,
     released,
     split_words,
 )
-from plumbline.pipelines.metaeval.releases.sheets import Sheet, find_first, read_content, read_sheet
+from plumbline.pipelines.metaeval.releases.sheets import Sheet, find_first_file, read_content, read_sheet
 from plumbline.pipelines.sources.prompt_files import read_prompt_file
 
 GECKO_UNSURE_ANSWERS = ("unsure", "i do not know the answer", "subjective")
@@ -56,7 +56,7 @@ def read_gecko(place: Place) -> Release:
     """
     sheets: dict[str, Sheet | None] = {}
     for name in (LIKERT, *GECKO_PART_ANSWERS, SIDE_BY_SIDE_TEMPLATE):
-        file = find_first(place, [f"{name}.csv", f"{name}.parquet"])
+        file = find_first_file(place, [f"{name}.csv", f"{name}.parquet"])
         sheets[name] = read_sheet(file) if file else None
     if not any(sheets.values()):
         raise SourceError(
@@ -66,7 +66,7 @@ def read_gecko(place: Place) -> Release:
     notes = [f"no table of {name}" for name, sheet in sheets.items() if sheet is None]
     texts: dict[str, str] = {}
     skills: dict[str, list[str]] = {}
-    if file := find_first(place, GECKO_PROMPTS_FILES):
+    if file := find_first_file(place, GECKO_PROMPTS_FILES):
         columns = ("prompt_id", "dataset_id", "prompt", "prompt_type")
         for prompt in read_prompt_file(read_content(file), file.url, columns):
             reliable = next((str(prompt[name]) for name in RELIABLE_COLUMNS if name in prompt), "").lower() == "true"
@@ -85,7 +85,7 @@ def read_gecko(place: Place) -> Release:
 
 
 def _read_answers(sheet: Sheet, *names: str) -> Iterator[tuple[str, ...]]:
-    """Yield, for each row, its name for messages, the values of the given columns, and the answer in lower case."""
+    """Yield (location for messages, *values of the given columns, answer in lower case) for each row."""
     sheet.require([*names, "answer"], GECKO_LAYOUT_REMEDY)
     answers = [answer.strip().lower() for answer in sheet.ids("answer")]
     rows = map(sheet.where, range(len(sheet)))
@@ -94,18 +94,18 @@ def _read_answers(sheet: Sheet, *names: str) -> Iterator[tuple[str, ...]]:
 
 def _require_known_answer(answer: str, known: Sequence[str], expected: str, where: str) -> None:
     if answer not in known:
-        raise SourceError(f"{where}: expected {expected}, found {answer!r}; correct it")
+        raise SourceError(f"{where}: expected {expected}, found {answer!r}; correct the answer")
 
 
 def _read_likert(sheet: Sheet) -> Iterator[Rating]:
     for where, prompt_id, generator, rater, answer in _read_answers(sheet, "prompt_id", "generator", "rater"):
         value = None if answer in GECKO_UNSURE_ANSWERS else parse_rating(answer, where)
         if value is not None and not 1 <= value <= 5:
-            raise SourceError(f"{where}: expected 1 to 5 or Unsure, found {answer!r}; correct it")
+            raise SourceError(f"{where}: expected 1 to 5 or Unsure, found {answer!r}; correct the answer")
         yield Rating(f"{prompt_id}/{generator}", prompt_id, generator, rater, LIKERT, value, where)
 
 
-def _read_parts(template: str, sheet: Sheet) -> Iterator[Part]:
+def _read_parts(template: str, sheet: Sheet) -> Iterator[PartAnswer]:
     """Yield each answer about a word or a valid question: 1 for Aligned or Yes, 0 for the opposite, None for Unsure."""
     about, yes, no = GECKO_PART_ANSWERS[template]
     for where, *key, subject, answer in _read_answers(sheet, "prompt_id", "generator", "rater", about):
@@ -114,7 +114,7 @@ def _read_parts(template: str, sheet: Sheet) -> Iterator[Part]:
             continue
         _require_known_answer(answer, (yes, no, *GECKO_UNSURE_ANSWERS), f"{yes}, {no} or Unsure", where)
         value = None if answer in GECKO_UNSURE_ANSWERS else float(answer == yes)
-        yield Part(f"{prompt_id}/{generator}", prompt_id, generator, rater, template, subject, value, where)
+        yield PartAnswer(f"{prompt_id}/{generator}", prompt_id, generator, rater, template, subject, value, where)
 
 
 def _read_choices(sheet: Sheet) -> Iterator[dict[str, Any]]:
@@ -129,7 +129,7 @@ def _read_choices(sheet: Sheet) -> Iterator[dict[str, Any]]:
         yield {**ids, **images, "preferred": answer}
 
 
-def _read_words(sheet: Sheet, texts: Mapping[str, str]) -> Iterator[Word]:
+def _read_words(sheet: Sheet, texts: Mapping[str, str]) -> Iterator[WordRating]:
     """Yield the answers about words of known prompts; raise SourceError if the prompt has no such word."""
     words = {prompt_id: split_words(text) for prompt_id, text in texts.items()}
     columns = ("prompt_id", "generator", "rater", "word")
@@ -139,8 +139,8 @@ def _read_words(sheet: Sheet, texts: Mapping[str, str]) -> Iterator[Word]:
             continue
         if word not in map(str, range(len(known))):
             raise SourceError(
-                f"{where}: expected a word from 0 to {len(known) - 1} of prompt {prompt_id!r}, found {word!r}; "
-                f"{GECKO_LAYOUT_REMEDY}"
+                f"{where}: expected the index of a word in prompt {prompt_id!r}, 0 to {len(known) - 1}, found "
+                f"{word!r}; {GECKO_LAYOUT_REMEDY}"
             )
         aligned = None if answer in GECKO_UNSURE_ANSWERS else float(answer == GECKO_PART_ANSWERS["wl"][1])
-        yield Word(f"{prompt_id}/{generator}", prompt_id, generator, rater, *known[int(word)], aligned, where)
+        yield WordRating(f"{prompt_id}/{generator}", prompt_id, generator, rater, *known[int(word)], aligned, where)

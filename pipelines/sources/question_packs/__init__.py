@@ -43,7 +43,7 @@ class PackConfig(BoundsChecked):
         if (self.questions is None) != (self.question_pack is None):
             raise ConfigError(
                 f"{self.section.rstrip('.')}: expected questions and question_pack together, "
-                f"got questions={self.questions!r} and question_pack={self.question_pack!r}; set both, or none"
+                f"got questions={self.questions!r} and question_pack={self.question_pack!r}; set both or neither"
             )
         if self.question_pack is not None:
             check_known(self.pack_key, self.question_pack, PACKS)
@@ -52,7 +52,7 @@ class PackConfig(BoundsChecked):
         """Return the configured question pack, or None if no questions are configured."""
         if self.questions is None or self.question_pack is None:
             return None
-        place, key = storage.locate(self.questions), self.key_of("questions")
+        place, key = storage.locate(self.questions), self.format_key("questions")
         return PackFile(pack=self.question_pack, place=place, convention=self.convention, key=key)
 
 
@@ -93,7 +93,7 @@ def read_pack(file: PackFile, suite: str) -> QuestionPack:
 def check_choices(metrics: Mapping[str, Metric], choices: Collection[int], where: str) -> None:
     """Raise ConfigError if a metric cannot use questions with these numbers of choices."""
     for name, metric in metrics.items():
-        refusal = metric.refusal_of_pack(choices) if isinstance(metric, PackedMetric) else None
+        refusal = metric.explain_pack_refusal(choices) if isinstance(metric, PackedMetric) else None
         if refusal is not None:
             raise ConfigError(f"metrics.{name}: with the questions of {where}, {refusal}")
 

@@ -130,7 +130,7 @@ def _make_question_rows(prompt_id: str, prompt: _Prompt) -> list[dict[str, Any]]
     if error is None and not prompt.questions:
         error = RowError("no_questions", f"{prompt.where}: no question about the prompt can be read; correct the file")
     if error is not None:
-        return [{**own, "error": rows.error_value(error)}]
+        return [{**own, "error": rows.error_to_dict(error)}]
     asked: list[WrittenQuestion] = []
     for question in prompt.questions.values():
         start, end = (parsing.find_words(question.span, prompt.text) if question.span else None) or (None, None)
@@ -179,7 +179,10 @@ def read_whole_file(file: Place) -> bytes:
 
 
 def read_lines(file: Place) -> Iterator[PackLine | str]:
-    """Yield the rows of a CSV, TSV, JSON Lines or JSON file (a list), depending on its suffix."""
+    """Yield the rows of a CSV, TSV or JSON Lines file, or of a list in a JSON file.
+
+    For a row that cannot be read, yield a message instead.
+    """
     content = read_whole_file(file)
     suffix = PurePosixPath(file.path).suffix.lower()
     if suffix in SEPARATORS_BY_SUFFIX:
@@ -206,7 +209,7 @@ def _read_json_list(content: bytes, file: Place) -> Iterator[Row | Rejection]:
         yield Row(number, value) if isinstance(value, dict) else Rejection(file.url, None, "unreadable_json", problem)
 
 
-def the_id(values: Values, name: str) -> str:
+def get_required_id(values: Values, name: str) -> str:
     """Return a row's id as text; raise Refused if it is missing."""
     found = get_label(values, name)
     if found is None:
@@ -214,7 +217,7 @@ def the_id(values: Values, name: str) -> str:
     return found
 
 
-def the_text(values: Values, name: str) -> str:
+def get_required_text(values: Values, name: str) -> str:
     """Return a row's text unchanged; raise Refused if it is missing."""
     value = values.get(name)
     if not isinstance(value, str) or not value.strip():
@@ -223,7 +226,7 @@ def the_text(values: Values, name: str) -> str:
 
 
 def get_label(values: Values, name: str) -> str | None:
-    """Return text or a number from a row as text, None if it is missing or blank; raise Refused for other values."""
+    """Return a row's text or number as text, or None if it is missing or blank; raise Refused for other values."""
     value = values.get(name)
     text = "" if rows.is_missing(value) else str(value) if isinstance(value, str | int | float) else None
     if text is None or isinstance(value, bool) or len(text) > MAX_LABEL_CHARACTERS:

@@ -1,4 +1,4 @@
-"""Question packs of two papers: multiple-choice questions of TIFA v1.0, and DSG-1k's questions with dependencies."""
+"""Question packs from two papers: TIFA v1.0's multiple-choice questions, and DSG-1k's questions with dependencies."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -14,11 +14,11 @@ from plumbline.pipelines.sources.question_packs.pack import (
     PackRows,
     abbreviate,
     get_label,
+    get_required_id,
+    get_required_text,
     get_texts,
     read_lines,
     read_rows,
-    the_id,
-    the_text,
 )
 
 TOO_LONG_NUMBER_PATTERN = re.compile(r"\d{10}")
@@ -40,19 +40,19 @@ def read_tifa_v1(place: Place, convention: Convention) -> PackRows:
 
 def _read_multiple_choice(line: PackLine) -> Iterator[PackRow]:
     values = line.values
-    choices, answer = get_texts(values.get("choices"), "choices"), the_text(values, "answer")
+    choices, answer = get_texts(values.get("choices"), "choices"), get_required_text(values, "answer")
     if answer not in choices or len(set(choices)) < 2:
         found = f"found {abbreviate(list(choices))}"
         raise Refused("no_choice", f"expected the answer {abbreviate(answer)} among at least two choices, {found}")
     asked = WrittenQuestion(
         question_id=line.where,
-        text=the_text(values, "question"),
+        text=get_required_text(values, "question"),
         choices=choices,
         answer=answer,
         kind=get_label(values, "element_type"),
         span=get_label(values, "element"),
     )
-    yield PackRow(line.where, the_id(values, "id"), the_text(values, "caption"), asked)
+    yield PackRow(line.where, get_required_id(values, "id"), get_required_text(values, "caption"), asked)
 
 
 def read_proposition(line: PackLine) -> Iterator[PackRow]:
@@ -61,10 +61,10 @@ def read_proposition(line: PackLine) -> Iterator[PackRow]:
     In a dependency such as `5, background`, only the number is used; 0 or an empty cell means no parents.
     """
     values = line.values
-    number, dependency = the_id(values, "proposition_id"), get_label(values, "dependency") or "0"
+    number, dependency = get_required_id(values, "proposition_id"), get_label(values, "dependency") or "0"
     if not number.isdecimal() or TOO_LONG_NUMBER_PATTERN.search(number):
         raise Refused("no_id", f"expected 'proposition_id' as a number, found {abbreviate(number)}")
-    text, category = the_text(values, "question_natural_language"), get_label(values, "tuple") or ""
+    text, category = get_required_text(values, "question_natural_language"), get_label(values, "tuple") or ""
     keywords = get_label(values, "keywords")
     if TOO_LONG_NUMBER_PATTERN.search(dependency):
         raise Refused("no_parents", f"expected question numbers in 'dependency', found {abbreviate(dependency)}")
@@ -77,7 +77,7 @@ def read_proposition(line: PackLine) -> Iterator[PackRow]:
         span=keywords,
         parents=tuple(map(str, parsing.read_parents(dependency) or ())),
     )
-    yield PackRow(line.where, the_id(values, "item_id"), the_text(values, "text"), asked)
+    yield PackRow(line.where, get_required_id(values, "item_id"), get_required_text(values, "text"), asked)
 
 
 def _find_lost_dependencies(lines: Iterable[PackLine | str]) -> list[PackLine]:

@@ -9,7 +9,7 @@ from plumbline.jobs.display.console import make_console, say, show_table, warn
 from plumbline.jobs.display.leaderboards import show_usage
 from plumbline.jobs.display.plan_table import show_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay
-from plumbline.jobs.logs import write_log
+from plumbline.jobs.logs import log_to_file
 from plumbline.plugins.benchmark_builder.building import BuiltBenchmark, build_benchmark, plan_build, write_texts
 from plumbline.plugins.benchmark_builder.building_config import BuildConfig
 
@@ -28,7 +28,7 @@ MAX_SHOWN_FAILURES = 5
 
 def main(config: BuildConfig) -> int:
     """Build the benchmark; write a log of the command, and return the exit code."""
-    with write_log(config.log, [config.storage.key, config.storage.secret]):
+    with log_to_file(config.log, [config.storage.key, config.storage.secret]):
         return _plan_and_build(make_console(), config)
 
 

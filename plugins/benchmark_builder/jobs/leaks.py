@@ -38,13 +38,15 @@ MAX_SHOWN_CHARACTERS = 120
 
 
 def main(config: LeaksConfig) -> int:
-    """Search the training set for the prompts and images, show the leaks and where they were written; return 0."""
+    """Search the training set for the prompts and images; show the leaks and the folder of the results. Return 0."""
     console = make_console()
     store = open_store(config)
     found = find_leaks(store, config)
     for scan in found.scanned:
-        _warn_about(console, scan.rejections, scan.n_rejected, "row", "of the training set could not be read")
-    _warn_about(console, found.unread, len(found.unread), "image", "of the benchmark cannot be compared")
+        _warn_about_rejections(
+            console, scan.rejections, scan.n_rejected, "row", "of the training set could not be read"
+        )
+    _warn_about_rejections(console, found.unread, len(found.unread), "image", "of the benchmark cannot be compared")
     _show_leak_counts(console, found, [*config.select_kinds(TEXT_MATCH_KINDS), *config.select_kinds(IMAGE_MATCH_KINDS)])
     if found.image_shares:
         columns = ("generator", "images", "leaked", "share")
@@ -59,7 +61,9 @@ def main(config: LeaksConfig) -> int:
     return 0
 
 
-def _warn_about(console: Console, rejections: Sequence[Rejection], count: int, what: str, problem: str) -> None:
+def _warn_about_rejections(
+    console: Console, rejections: Sequence[Rejection], count: int, what: str, problem: str
+) -> None:
     for rejection in rejections[:MAX_SHOWN_EXAMPLES]:
         warn(console, f"{rejection.file}{f', line {rejection.line}' if rejection.line else ''}: {rejection.message}")
     if count:
@@ -90,7 +94,8 @@ def _show_examples(console: Console, found: FoundLeaks) -> None:
     for scan in found.scanned:
         columns, make_row = EXAMPLE_TABLES[scan.what]
         cells = [
-            make_row(target, match) for _, target, (match, *_) in islice(scan.result.list_leaked(), MAX_SHOWN_EXAMPLES)
+            make_row(target, match)
+            for _, target, (match, *_) in islice(scan.result.list_leaked_targets(), MAX_SHOWN_EXAMPLES)
         ]
         if cells:
             show_table(console, f"First leaks found in {scan.what}s", columns, cells)

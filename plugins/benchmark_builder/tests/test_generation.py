@@ -7,7 +7,7 @@ import pytest
 
 from plumbline.operators.base.errors import ConfigError, RowError
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.metrics.reply_forms import Replies
+from plumbline.operators.metrics.reply_forms import ReplyFormat
 from plumbline.operators.models import calls
 from plumbline.operators.stages import programs
 from plumbline.plugins.benchmark_builder.generation import (
@@ -34,7 +34,7 @@ PLAIN_TEXT_TAG = Tag("render/text", "plain")
 PROMPT_REQUEST = PromptRequest("render/text:plain", 2, {"Length": "3-8", "Words": "4-9"}, TEMPLATE)
 
 
-def request_prompt(*replies: str, form: Replies = "text") -> tuple[str | RowError, list[calls.Request]]:
+def request_prompt(*replies: str, form: ReplyFormat = "text") -> tuple[str | RowError, list[calls.Request]]:
     said, asked = iter(replies), []
 
     def generate(requests: "list[programs.ProgramRequest]") -> list[calls.Generation]:
@@ -109,7 +109,7 @@ def test_the_json_schema_requires_all_fields() -> None:
     ("change", "problem"),
     [
         ({"examples": ({"Text": "a"},)}, "example 0 of a template: expected Length, Words, Text, Caption, got Text"),
-        ({"checks": (FieldCheck(field="Txt", words="Words"),)}, "check: expected one of its fields (Text, Caption)"),
+        ({"checks": (FieldCheck(field="Txt", words="Words"),)}, "check must compare one of its fields (Text, Caption)"),
         ({"checks": (FieldCheck(field="Text"),)}, "expected exactly one of words, characters and contains, got 0"),
         ({"controls": {"Words": ()}}, "control 'Words': expected a list of values, got none"),
     ],

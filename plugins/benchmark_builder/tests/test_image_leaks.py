@@ -130,10 +130,10 @@ def test_unreadable_rows_are_counted_and_reported(report: Leaks) -> None:
         "a.parquet, row 4: ",
         "a.parquet, row 5: the row has neither image bytes nor a uri",
         "c.parquet: ",
-        "is not read: it lies outside of the table's folder",
+        "was refused: it lies outside of the table's folder",
         "5 rows of the training set could not be read",
         "00000.parquet, row 6, image: expected an image",
-        "00000.parquet, row 7, image: hardly varies in brightness",
+        "00000.parquet, row 7, image: it hardly varies in brightness",
         "2 images of the benchmark cannot be compared",
     ):
         assert line in report.said

@@ -12,7 +12,7 @@ REFUSED: Refusals = {
         ("generation=llm tagging=llm", "prompts: expected a file of prompts for tagging and drawing, got none"),
         ("prompts={prompts} near_duplicates=0", "near_duplicates: expected a fraction above 0 and at most 1 or null"),
         ("prompts={prompts} drawing=balanced drawing.count=1",
-         "p.csv: expected skills in the column"),
+         "p.csv: prompts are drawn by skill, but none of the"),
         ("prompts={prompts} drawing=balanced", "config key 'drawing.count' is required"),
         ("prompts={prompts} drawing=balanced drawing.count=0", "drawing.count: expected at least 1, got 0"),
         ("prompts={prompts} taxonomy=geko", "taxonomy=geko: no such choice; did you mean gecko"),

@@ -1,4 +1,4 @@
-"""Near-duplicates are found in any spelling, prompts with different content are kept, and rare skills are favoured."""
+"""Near-duplicates are found despite different spelling, different prompts are kept, and rare skills are favoured."""
 
 import random
 from collections import Counter
@@ -9,7 +9,7 @@ from plumbline.operators.results.prompt_properties import list_properties
 from plumbline.plugins.benchmark_builder.prompt_sets import (
     ALL_PROMPTS_GROUP,
     compute_evenness,
-    draw_balanced,
+    draw_balanced_sample,
     find_near_duplicates,
     make_shingles,
     make_statistics_table,
@@ -59,21 +59,21 @@ def test_drawing_balances_skills_and_lengths_and_depends_only_on_ids_and_seed() 
     ids = [f"p{number}" for number in range(1000)]
     skills = [["rare" if number % 20 == 0 else "common"] for number in range(1000)]
     lengths = [300 if number % 10 == 1 else 40 for number in range(1000)]
-    places = draw_balanced(ids, skills, lengths, 100, [50, 200], seed=0)
+    places = draw_balanced_sample(ids, skills, lengths, 100, [50, 200], seed=0)
     assert len(places) == 100 == len(set(places))
     counts = Counter(skills[place][0] for place in places)
     assert counts["rare"] > 30 and compute_evenness(list(counts.values())) > compute_evenness([50, 950])
     assert sum(lengths[place] == 300 for place in places) > 20
     order = list(reversed(range(1000)))
-    again = draw_balanced(
+    again = draw_balanced_sample(
         [ids[i] for i in order], [skills[i] for i in order], [lengths[i] for i in order], 100, [50, 200], seed=0
     )
     assert sorted(ids[order[place]] for place in again) == sorted(ids[place] for place in places)
-    assert draw_balanced(ids, skills, lengths, 100, [50, 200], seed=1) != places
+    assert draw_balanced_sample(ids, skills, lengths, 100, [50, 200], seed=1) != places
 
 
 def test_all_prompts_with_skills_are_drawn_if_there_are_few() -> None:
-    assert draw_balanced(["a", "b", "c"], [["x"], [], ["x"]], [1, 1, 1], 10, [], seed=0) == [0, 2]
+    assert draw_balanced_sample(["a", "b", "c"], [["x"], [], ["x"]], [1, 1, 1], 10, [], seed=0) == [0, 2]
 
 
 def test_statistics_are_listed_by_skill_next_to_published_statistics() -> None:

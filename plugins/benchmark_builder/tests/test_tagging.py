@@ -7,7 +7,7 @@ import pytest
 from plumbline.operators.base.errors import ConfigError, RowError
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.metrics.parsing import MAX_REPLY_CHARACTERS
-from plumbline.operators.metrics.reply_forms import Replies
+from plumbline.operators.metrics.reply_forms import ReplyFormat
 from plumbline.operators.metrics.writing import WrittenQuestion
 from plumbline.operators.models.calls import Generation, Request
 from plumbline.operators.stages.programs import ProgramRequest, run_programs
@@ -27,7 +27,7 @@ PROMPT = "2 cats and 3 dogs are running"
 
 
 def request_tags(
-    script: Callable[[Request], str], replies: Replies = "text"
+    script: Callable[[Request], str], replies: ReplyFormat = "text"
 ) -> tuple[list[WrittenQuestion] | RowError, list[Request]]:
     asked: list[Request] = []
 
@@ -69,7 +69,7 @@ def test_a_reply_without_tags_is_an_error(reply: str) -> None:
 @pytest.mark.parametrize(
     ("replies", "reply"), [("text", "0 | none"), ("json", '{"tags": [{"tag": "none", "words": "none"}]}')]
 )
-def test_a_prompt_may_require_none_of_the_skills(replies: Replies, reply: str) -> None:
+def test_a_prompt_may_require_none_of_the_skills(replies: ReplyFormat, reply: str) -> None:
     (row,), _ = request_tags(lambda request: reply, replies)
     assert row.kind is None and row.span is None
 
@@ -87,7 +87,7 @@ def test_the_json_schema_allows_only_tags_of_the_taxonomy() -> None:
 
 def test_the_key_depends_on_the_taxonomy_and_the_options() -> None:
     def make_key(taxonomy: Taxonomy = TAXONOMY, **options: object) -> object:
-        return Tagging(options=WriterOptions(**options), taxonomy=taxonomy).question_options()  # type: ignore[arg-type]
+        return Tagging(options=WriterOptions(**options), taxonomy=taxonomy).list_question_options()  # type: ignore[arg-type]
 
     without = Taxonomy(name="tiny", skills=TAXONOMY.skills)
     assert len({str(one) for one in (make_key(), make_key(without), make_key(seed=1), make_key(replies="json"))}) == 4

@@ -1,4 +1,4 @@
-"""Generates a benchmark's images with one checkpoint, scores them, compares it with a baseline and applies a gate."""
+"""Evaluates a checkpoint: generates and scores a benchmark's images, compares the scores and applies a gate."""
 
 import sys
 
@@ -6,7 +6,7 @@ from rich.console import Console
 
 from plumbline.jobs.command import STOPPED_MESSAGE, Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_sentence
-from plumbline.jobs.logs import write_log
+from plumbline.jobs.logs import log_to_file
 from plumbline.jobs.overrides import SWEEP_KEYS
 from plumbline.jobs.sweep import sweep_benchmark
 from plumbline.jobs.table import find_job
@@ -34,7 +34,7 @@ def main(config: EvaluateConfig) -> int:
 
     Exit codes: 0, 1 or 2 as for a sweep. With a gate, 2 counts as 0, and 7 means that the checkpoint does not pass.
     """
-    with write_log(config.log, [config.storage.key, config.storage.secret]):
+    with log_to_file(config.log, [config.storage.key, config.storage.secret]):
         return _evaluate(make_console(), config)
 
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from safetensors.torch import load_file, save_file
 
-from tests.commands import Ended, find_newest_run_folder, run, run_refused
+from tests.commands import FinishedJob, find_newest_run_folder, run, run_refused
 from tests.environment import ROOT
 from tests.operators.models.endpoint import KEY, KEY_VARIABLE, Answer, Server
 
@@ -42,8 +42,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     started.close()
 
 
-def evaluate(folder: Path, checkpoint: Path | str, *more: str) -> Ended:
-    """Run `plumbline evaluate` for a checkpoint, with a small part of a benchmark and a store below this folder."""
+def evaluate(folder: Path, checkpoint: Path | str, *more: str) -> FinishedJob:
+    """Run `plumbline evaluate` for a checkpoint, with a small part of a benchmark and a store in this folder."""
     return run("evaluate", str(checkpoint), *SMALL_OPTIONS, f"store={folder}/store", *more)
 
 
@@ -183,7 +183,7 @@ def pickle_weights(folder: Path) -> None:
 def test_an_unusable_checkpoint_is_reported_in_one_sentence(tmp_path: Path, checkpoints: Path) -> None:
     for damage, says in (
         (remove_index, "no model_index.json, so it is not a diffusers pipeline; name the folder that contains it"),
-        (pickle_weights, "only pickled .bin weights, which are never loaded; on a machine that trusts them, load the"),
+        (pickle_weights, "only pickled .bin weights, which are never loaded; if you trust them, load the"),
     ):
         bad = tmp_path / damage.__name__
         shutil.copytree(checkpoints / "monday", bad)

@@ -8,11 +8,11 @@ from plumbline.jobs.command import STOPPED_MESSAGE, Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_table, warn
 from plumbline.jobs.display.plan_table import show_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay
-from plumbline.jobs.logs import write_log
+from plumbline.jobs.logs import log_to_file
 from plumbline.jobs.overrides import SWEEP_KEYS
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET
 from plumbline.pipelines.report.report import write_report
-from plumbline.pipelines.store.runs import make_newest
+from plumbline.pipelines.store.runs import make_run_newest
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
 from plumbline.plugins.diagnosis.diagnosing import DiagnoseConfig, diagnose, plan_diagnosis, write_page
@@ -32,7 +32,7 @@ COMMAND = Command(
 
 def main(config: DiagnoseConfig) -> int:
     """Diagnose the sweep; write a log of the command, and return the exit code."""
-    with write_log(config.log, [config.storage.key, config.storage.secret]):
+    with log_to_file(config.log, [config.storage.key, config.storage.secret]):
         return _run_diagnosis(make_console(), config)
 
 
@@ -61,7 +61,7 @@ def _run_diagnosis(console: Console, config: DiagnoseConfig) -> int:
     written = write_report(
         sweep.store, finished.run_id, sources=sweep.sources, cluster=config.cluster, settings=config.settings
     )
-    make_newest(sweep.store, finished.run_id)
+    make_run_newest(sweep.store, finished.run_id)
     lost = sum(effect.n_null for effect in diagnosis.effects)
     if lost:
         warn(console, f"{lost} scored images lack the score without one of the metric's inputs; run the command again")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from plumbline.operators.base.sentences import WHY_NO_INTERVAL
+from plumbline.operators.base.sentences import NO_INTERVAL_NOTE
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
 from plumbline.plugins.diagnosis.ablations import measure_effect
 from plumbline.plugins.diagnosis.diagnosis import Diagnosis, make_tables
@@ -37,7 +37,7 @@ def test_a_missing_interval_is_explained() -> None:
         "a:blank",
     )
     (shown,) = make_tables(Diagnosis(effects=[found]))
-    assert "no interval" in shown.rows[0] and shown.caption.endswith(WHY_NO_INTERVAL)
+    assert "no interval" in shown.rows[0] and shown.caption.endswith(NO_INTERVAL_NOTE)
 
 
 def test_images_of_a_prompt_are_averaged_and_do_not_narrow_the_interval() -> None:

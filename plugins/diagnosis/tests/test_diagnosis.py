@@ -190,7 +190,10 @@ def list_content_words(text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("+diagnosis.word_ratings.a={path: x.csv, rating: null, unrated: left_out}", "without ratings count as 0"),
+        (
+            "+diagnosis.word_ratings.a={path: x.csv, rating: null, unrated: left_out}",
+            "count as 0 if the list has no ratings",
+        ),
         ("diagnosis.parses={path: FOLDER/words.csv}", "set diagnosis.parses.prompt_id and diagnosis.parses.parse"),
         (
             "diagnosis.parses={path: FOLDER/words.csv, prompt_id: Word, parse: Word}",

@@ -1,4 +1,4 @@
-"""The job shows the mean score and count of each kind of question, and reports a metric or store that is missing."""
+"""The job shows the mean score and count of each kind of question, and reports a missing metric or store."""
 
 from pathlib import Path
 

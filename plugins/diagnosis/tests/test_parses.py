@@ -28,7 +28,7 @@ def list_leaves(tree: Tree) -> list[str]:
 
 
 def compute_depths(tree: Tree, above: int = 0) -> list[int]:
-    """Return each word's depth from the definition, by counting the branches to the right along its path."""
+    """Return each word's depth by its definition: the number of branches to the right of the path from the root."""
     if isinstance(tree, str):
         return [above]
     return [depth for place, child in enumerate(tree) for depth in compute_depths(child, above + len(tree) - 1 - place)]

@@ -7,7 +7,7 @@ import pytest
 
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import RowError
-from plumbline.plugins.diagnosis.question_kinds import KindPool, KindScore
+from plumbline.plugins.diagnosis.question_kinds import KindScore, KindSums
 
 KIND_BY_QUESTION = {
     ("p", "1"): "attribute - color",
@@ -30,7 +30,7 @@ def make_table(*records: dict[str, Any]) -> pa.Table:
 
 
 def test_every_question_counts_once_at_each_level_of_its_kind() -> None:
-    pool = KindPool()
+    pool = KindSums()
     pool.add(
         make_table(make_row("a", elements=[make_element("1", 1.0), make_element("2", 0.0), make_element("3", 1.0)])),
         KIND_BY_QUESTION,
@@ -48,8 +48,8 @@ def test_every_question_counts_once_at_each_level_of_its_kind() -> None:
 
 
 def test_judges_ratings_are_pooled_by_question_name() -> None:
-    """UniGenBench++'s primary dimension is the text before the dash, also in `Attribute - Color 2`."""
-    pool = KindPool()
+    """UniGenBench++'s primary dimension is the text before the dash, even in `Attribute - Color 2`."""
+    pool = KindSums()
     rated = [("Attribute - Color", 1.0), ("Attribute - Color 2", 0.0), ("Style", 1.0)]
     ratings = [{"name": name, "value": value} for name, value in rated]
     pool.add(make_table(make_row("a", ratings=ratings), make_row("b", ratings=ratings[2:])), {})
@@ -62,7 +62,9 @@ def test_judges_ratings_are_pooled_by_question_name() -> None:
 
 
 def test_a_row_with_an_error_does_not_count() -> None:
-    failed = make_row("a", score=None, error=rows.error_value(RowError("corrupt_image", "the image cannot be decoded")))
-    pool = KindPool()
+    failed = make_row(
+        "a", score=None, error=rows.error_to_dict(RowError("corrupt_image", "the image cannot be decoded"))
+    )
+    pool = KindSums()
     pool.add(make_table(failed), KIND_BY_QUESTION)
     assert pool.compute_means() == []

@@ -53,7 +53,7 @@ def test_questions_are_counted_by_their_choices_and_right_answers(question_count
     assert found.majority == pytest.approx((2 / 3 + 1 / 2) / 2)
     assert found.chance == pytest.approx(((0.5 + 0.5 + 0.25) / 3 + (0.5 + 0.5) / 2) / 2)
     assert [(one.kind, one.questions) for one in question_counts.list_kinds()] == [("entity", 3), ("color", 1)]
-    assert sorted(question_counts.count_per_prompt().values.tolist()) == [2, 3]
+    assert sorted(question_counts.count_questions_per_prompt().values.tolist()) == [2, 3]
 
 
 @pytest.mark.parametrize("zeroing", [None, "direct", "recursive", "in_order"])

@@ -8,14 +8,14 @@ from plumbline.jobs.command import STOPPED_MESSAGE, Command, run_job
 from plumbline.jobs.display.console import EMPTY_CELL, make_console, say, show_table, warn
 from plumbline.jobs.display.plan_table import show_cells
 from plumbline.jobs.display.progress_lines import ProgressDisplay
-from plumbline.jobs.logs import write_log
+from plumbline.jobs.logs import log_to_file
 from plumbline.operators.base.sentences import format_interval, format_number, format_quantity
 from plumbline.operators.statistics.compact_letters import compact_letters
 from plumbline.pipelines.base.exit_codes import choose_worse_code, compute_exit_code
 from plumbline.plugins.distances.distance_config import DistanceConfig
 from plumbline.plugins.distances.measuring import (
     USUAL_IMAGES,
-    Measured,
+    MeasuredDistance,
     MeasuredDistances,
     PlannedDistances,
     measure_distances,
@@ -40,7 +40,7 @@ SIGNIFICANCE = 0.05
 
 def main(config: DistanceConfig) -> int:
     """Measure the distances, writing a log; return the exit code."""
-    with write_log(config.log, [config.storage.key, config.storage.secret]):
+    with log_to_file(config.log, [config.storage.key, config.storage.secret]):
         return _run(make_console(), config)
 
 
@@ -81,7 +81,7 @@ def _show_result(console: Console, config: DistanceConfig, planned: PlannedDista
 
 def _show_distance(console: Console, distance: str, result: MeasuredDistances) -> None:
     """Show a table of the generators, closest first; if two share no letter, their distances differ significantly."""
-    measured = sorted((each for each in result.measured if each.distance == distance), key=_get_order)
+    measured = sorted((each for each in result.measured if each.distance == distance), key=_get_sort_key)
     pairs = [pair for pair in result.comparisons if pair.distance == distance]
     clear = {frozenset((pair.closer, pair.farther)) for pair in pairs if pair.p_value < SIGNIFICANCE}
     estimated = [each.generator for each in measured if each.estimate is not None]
@@ -105,7 +105,7 @@ def _show_distance(console: Console, distance: str, result: MeasuredDistances) -
         )
 
 
-def _get_order(measured: Measured) -> float:
+def _get_sort_key(measured: MeasuredDistance) -> float:
     return measured.value if measured.estimate is None else measured.estimate.distance
 
 

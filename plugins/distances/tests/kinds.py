@@ -1,4 +1,4 @@
-"""Tiny checkpoint for the plugin's kind of network."""
+"""Tiny checkpoint for the network that the plugin adds."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""plumbline distance measures how far generators' images are from reference images, and says what it cannot promise."""
+"""plumbline distance measures how far generators' images are from reference images, and states its limits."""
 
 import io
 import json
@@ -60,7 +60,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, lis
     }
 
 
-def embed_as_released(drawn: list[Image.Image]) -> np.ndarray:
+def compute_released_embeddings(drawn: list[Image.Image]) -> np.ndarray:
     """Embed images as CMMD's release does: the middle square, resized by Pillow's bicubic filter, as unit vectors."""
     model, side = CLIPModel.from_pretrained(CLIP_FOLDER).eval(), None
     processor = CLIPImageProcessor.from_pretrained(CLIP_FOLDER)
@@ -78,7 +78,7 @@ def embed_as_released(drawn: list[Image.Image]) -> np.ndarray:
     return (embedded / embedded.norm(dim=1, keepdim=True)).numpy()
 
 
-def test_cmmd_of_folders_without_prompts_equals_the_releases_and_tells_the_generators_apart(
+def test_cmmd_of_folders_without_prompts_equals_the_released_value_and_separates_the_generators(
     drawn: tuple[Path, dict[str, list[Image.Image]]], tmp_path: Path
 ) -> None:
     folder, sets = drawn
@@ -86,7 +86,7 @@ def test_cmmd_of_folders_without_prompts_equals_the_releases_and_tells_the_gener
     said = run("distance", *words)
     assert said.code == 0, said
     table, content = read_result(tmp_path / "store")
-    embedded = {name: embed_as_released(pictures) for name, pictures in sets.items()}
+    embedded = {name: compute_released_embeddings(pictures) for name, pictures in sets.items()}
     for name in ("near", "far"):
         expected = compute_released_cmmd(embedded[name], embedded["reference"])
         assert table.loc[("cmmd", name), "value"] == pytest.approx(expected, rel=1e-3, abs=1e-4)
@@ -163,7 +163,7 @@ def test_an_image_that_cannot_be_decoded_is_left_out_and_counted(tmp_path: Path)
     assert table.loc[("cmmd", "near"), "images"] == 25
 
 
-def test_a_large_set_is_compared_in_part_which_is_said(
+def test_a_large_set_is_compared_in_part_and_the_output_says_so(
     drawn: tuple[Path, dict[str, list[Image.Image]]], tmp_path: Path
 ) -> None:
     save_images(tmp_path / "many", 160, 1, 5000)
@@ -186,11 +186,11 @@ def encode_png(image: Image.Image) -> bytes:
     [
         (["reference={folder}/nowhere"], "reference"),
         (["reference={folder}/empty"], "expected image files or Parquet tables of images, found no files; correct"),
-        (["reference={folder}/reference", "distances=[]"], "distances: expected some of cmmd, fid, got none"),
+        (["reference={folder}/reference", "distances=[]"], "distances: expected one or more of cmmd, fid, got none"),
         (["reference={folder}/reference", "distances=[kid]"], "expected 'cmmd' or 'fid', got 'kid'"),
         (
             ["reference={folder}/reference", "~models.clip"],
-            "models: cmmd needs a model of role 'clip'; set +model@models.clip=NAME",
+            "models: cmmd needs a model for role 'clip'; set +model@models.clip=NAME",
         ),
         (
             ["reference={folder}/reference", "+models.clip={family: blip_itm, checkpoint: a/b}"],

@@ -1,7 +1,8 @@
-"""Intervals of CMMD and FID contain the distance of infinitely many images about as often as they promise.
+"""Intervals for CMMD and FID contain the true distance about as often as they should.
 
-The simulations draw features from distributions whose distance is known. They also show why the plain numbers have no
-intervals: a finite number of images makes them too large.
+The true distance is the limit for infinitely many images. The simulations draw features from distributions whose
+distance is known. They also show why uncorrected values have no intervals: a finite number of images makes them too
+large.
 """
 
 from collections.abc import Callable
@@ -12,14 +13,19 @@ import pytest
 import scipy.linalg
 
 from plumbline.plugins.distances.features import ClusterSums, FeatureBatch, Floats
-from plumbline.plugins.distances.frechet import compute_frechet, derive_frechet, extrapolate, sum_moments
+from plumbline.plugins.distances.frechet import (
+    compute_frechet_distance,
+    differentiate_frechet_distance,
+    extrapolate_distance,
+    sum_moments,
+)
 from plumbline.plugins.distances.measuring import MIN_IMAGES_PER_FEATURE, MIN_PROMPTS, Z_95, Estimate
 from plumbline.plugins.distances.mmd import estimate_mmd
 
 Draw = Callable[[np.random.Generator, int], FeatureBatch]
 
 
-class Simulated(NamedTuple):
+class SimulationResult(NamedTuple):
     """Fractions of intervals that contain the true distance, and means of the estimates."""
 
     coverage: float
@@ -30,10 +36,10 @@ class Simulated(NamedTuple):
     """Mean standard error divided by the standard deviation of the estimates."""
 
 
-def simulate(estimate: Callable[[], tuple[float, float, float]], truth: float, repeats: int) -> Simulated:
-    """Call `estimate`, which returns the plain number, the estimate and its standard error, `repeats` times."""
+def simulate(estimate: Callable[[], tuple[float, float, float]], truth: float, repeats: int) -> SimulationResult:
+    """Summarize repeated calls of `estimate`, which returns an uncorrected value, an estimate and its error."""
     plain, values, errors = np.array([estimate() for _ in range(repeats)]).T
-    return Simulated(
+    return SimulationResult(
         float(np.mean(abs(values - truth) < Z_95 * errors)),
         float(np.mean(abs(plain - truth) < Z_95 * errors)),
         float(values.mean()),
@@ -48,12 +54,12 @@ def hash_randomly(random: np.random.Generator, n: int, per_prompt: int = 1) -> n
 
 def estimate_fid(first: FeatureBatch, second: FeatureBatch) -> tuple[float, float, float]:
     moments = [sum_moments([batch], batch.features.shape[1]) for batch in (first, second)]
-    value = compute_frechet(moments[0].whole, moments[1].whole)
-    influence = derive_frechet(moments[0].whole, moments[1].whole)
+    value = compute_frechet_distance(moments[0].whole, moments[1].whole)
+    influence = differentiate_frechet_distance(moments[0].whole, moments[1].whole)
     sums = ClusterSums()
     sums.add(first.prompts, influence.measure_first(first.features, moments[0].whole) / len(first.features))
     sums.add(second.prompts, influence.measure_second(second.features, moments[1].whole) / len(second.features))
-    extrapolated, split_error = extrapolate(*moments, value)
+    extrapolated, split_error = extrapolate_distance(*moments, value)
     return value, extrapolated, float(np.hypot(sums.sum_by_prompt().standard_error, split_error))
 
 
@@ -110,10 +116,13 @@ def test_images_of_a_prompt_are_not_counted_as_independent() -> None:
 
     found = simulate(estimate, float(mean @ mean), repeats=100)
     assert found.coverage >= 0.9
-    assert simulate(lambda: _forget_prompts(estimate_fid, draws, random), float(mean @ mean), 100).error_ratio < 0.85
+    assert (
+        simulate(lambda: _estimate_without_prompts(estimate_fid, draws, random), float(mean @ mean), 100).error_ratio
+        < 0.85
+    )
 
 
-def _forget_prompts(
+def _estimate_without_prompts(
     estimate: Callable[[FeatureBatch, FeatureBatch], tuple[float, float, float]],
     draws: tuple[Draw, Draw],
     random: np.random.Generator,
@@ -162,7 +171,7 @@ def compute_released_cmmd(x: Floats, y: Floats) -> float:
     return 1000 * (average(x, x) + average(y, y) - 2 * average(x, y))
 
 
-def test_cmmd_equals_the_releases_and_fid_equals_pytorch_fids_formula() -> None:
+def test_cmmd_and_fid_equal_the_released_implementations() -> None:
     random = np.random.default_rng(3)
     first, second = draw_embeddings(random, 2100, 0.2, 1), draw_embeddings(random, 300, 0, 1)
     found = estimate_mmd(first, second)
@@ -172,7 +181,7 @@ def test_cmmd_equals_the_releases_and_fid_equals_pytorch_fids_formula() -> None:
     root = scipy.linalg.sqrtm(covariances[0] @ covariances[1]).real
     expected = shift @ shift + np.trace(covariances[0] + covariances[1] - 2 * root)
     moments = [sum_moments([batch], 16).whole for batch in (first, second)]
-    assert compute_frechet(*moments) == pytest.approx(float(expected), rel=1e-6)
+    assert compute_frechet_distance(*moments) == pytest.approx(float(expected), rel=1e-6)
 
 
 def test_a_negative_estimate_has_an_interval_that_begins_at_zero() -> None:

@@ -25,8 +25,8 @@ C_BRANCHES = {
 }
 
 
-class _Writer:
-    """Collects the weights of convolutions, each followed by batch normalisation."""
+class _WeightCollector:
+    """Random weights of convolutions, each followed by batch normalisation."""
 
     def __init__(self, seed: int) -> None:
         self.random = torch.Generator().manual_seed(seed)
@@ -40,7 +40,7 @@ class _Writer:
             self.weights[f"{name}.bn.{part}"] = low + (high - low) * torch.rand(WIDTH, generator=self.random)
 
     def add_branches(self, block: str, channels: int, branches: dict[str, list[tuple[int, int]]]) -> int:
-        """Add branches of single convolutions; return the number of channels of all branches together."""
+        """Add branches, each a sequence of convolutions; return the total number of output channels."""
         for branch, kernels in branches.items():
             for step, kernel in enumerate(kernels, 1):
                 name = f"{branch}_{step}" if len(kernels) > 1 else branch
@@ -50,18 +50,18 @@ class _Writer:
 
 def make_weights(seed: int = 2) -> dict[str, torch.Tensor]:
     """Return random weights by their names in the release, without those of the classifier."""
-    writer, channels = _Writer(seed), 3
+    collector, channels = _WeightCollector(seed), 3
     for name in STEM:
-        writer.add(name, channels, KERNELS[name.rpartition("_")[2]])
+        collector.add(name, channels, KERNELS[name.rpartition("_")[2]])
         channels = WIDTH
     for name in ("5b", "5c", "5d"):
-        channels = writer.add_branches(f"Mixed_{name}", channels, A_BRANCHES)
+        channels = collector.add_branches(f"Mixed_{name}", channels, A_BRANCHES)
     reducing = {"branch3x3": [(3, 3)], "branch3x3dbl": [(1, 1), (3, 3), (3, 3)]}
-    channels += writer.add_branches("Mixed_6a", channels, reducing)
+    channels += collector.add_branches("Mixed_6a", channels, reducing)
     for name in ("6b", "6c", "6d", "6e"):
-        channels = writer.add_branches(f"Mixed_{name}", channels, C_BRANCHES)
+        channels = collector.add_branches(f"Mixed_{name}", channels, C_BRANCHES)
     reducing = {"branch3x3": [(1, 1), (3, 3)], "branch7x7x3": [(1, 1), (1, 7), (7, 1), (3, 3)]}
-    channels += writer.add_branches("Mixed_7a", channels, reducing)
+    channels += collector.add_branches("Mixed_7a", channels, reducing)
     for name in ("7b", "7c"):
         block = f"Mixed_{name}"
         for step, given, kernel in (
@@ -75,9 +75,9 @@ def make_weights(seed: int = 2) -> dict[str, torch.Tensor]:
             ("branch3x3dbl_3b", WIDTH, (3, 1)),
             ("branch_pool", channels, (1, 1)),
         ):
-            writer.add(f"{block}.{step}", given, kernel)
+            collector.add(f"{block}.{step}", given, kernel)
         channels = 6 * WIDTH
-    return writer.weights
+    return collector.weights
 
 
 def save_inception(folder: Path, seed: int = 2) -> Path:

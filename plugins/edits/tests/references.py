@@ -1,4 +1,4 @@
-"""Reference distances of LPIPS, computed from layers of torch.nn as in the release."""
+"""Reference LPIPS distances, computed with torch.nn layers as in the release."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,7 +41,7 @@ def build_slices(weights: Mapping[str, torch.Tensor], net: str) -> list[nn.Seque
 
 
 def measure_lpips(weights: Mapping[str, torch.Tensor], net: str, image: Image.Image, source: Image.Image) -> float:
-    """Return the release's distance of two images of the same size."""
+    """Return the LPIPS distance between two images of the same size, computed as in the release."""
     shift, scale = torch.tensor([-0.030, -0.088, -0.188]), torch.tensor([0.458, 0.448, 0.450])
     colours = [torch.from_numpy(np.array(one)).float() / 255 * 2 - 1 for one in (image, source)]
     states = [((one - shift) / scale).permute(2, 0, 1)[None] for one in colours]

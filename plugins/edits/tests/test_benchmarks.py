@@ -54,7 +54,7 @@ GEDIT_ROWS = [("b1", "text_change", 0), ("a0", "subject-add", 51), ("c2", "subje
 
 
 def write_imgedit(folder: Path) -> Path:
-    """Write three edits and their results, but only two source images; return the file of prompts.
+    """Write three edits and their results, but only two source images; return the prompts file.
 
     The source images are in one folder per topic.
     """
@@ -69,7 +69,7 @@ def write_imgedit(folder: Path) -> Path:
 
 
 def write_magicbrush(folder: Path) -> Path:
-    """Write two sessions, one of them with two turns, whose second image is missing; return the file of sessions."""
+    """Write two sessions. One has two turns, and the second turn's input is missing. Return the sessions file."""
     turns = {
         "139": [("139-input.png", "add a hat"), ("139-output1.png", "make it red")],
         "30": [("30-input.png", "remove the dog")],

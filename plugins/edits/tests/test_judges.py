@@ -17,7 +17,7 @@ from plumbline.plugins.edits.imgedit import ImgEditConfig, read_kinds
 from plumbline.plugins.edits.viescore_edit import VieScoreEditConfig
 from tests.operators.metrics.scripted import run
 
-RELEASED_RESPECTS = {
+RELEASED_CRITERIA = {
     "replace": ("prompt_compliance", "visual_naturalness", "physical_detail_integrity"),
     "add": ("prompt_compliance", "visual_naturalness", "physical_detail_coherence"),
     "adjust": ("prompt_compliance", "visual_seamlessness", "physical_detail_fidelity"),
@@ -90,9 +90,9 @@ def test_repeats_of_editscore_are_refused_at_temperature_0() -> None:
         EditScoreConfig(repeats=4, temperature=0)
 
 
-@pytest.mark.parametrize("kind", RELEASED_RESPECTS)
+@pytest.mark.parametrize("kind", RELEASED_CRITERIA)
 def test_imgedit_rates_each_kind_of_edit_by_its_own_criteria(kind: str) -> None:
-    names = RELEASED_RESPECTS[kind]
+    names = RELEASED_CRITERIA[kind]
     ran = run(
         ImgEditConfig().inspect("do it", skills=("animal", kind.title())),
         [write_reply(**dict(zip(names, (2, 4, 5), strict=True)))],
@@ -117,4 +117,4 @@ def test_imgedit_reports_the_skills_it_found_unless_exactly_one_is_a_kind_of_edi
 
 
 def test_every_kind_of_edit_has_three_criteria() -> None:
-    assert set(read_kinds(read_prompt_template("imgedit_kinds"))) == set(RELEASED_RESPECTS)
+    assert set(read_kinds(read_prompt_template("imgedit_kinds"))) == set(RELEASED_CRITERIA)

@@ -1,4 +1,4 @@
-"""Edits are judged by a service on localhost, both for a table scored by one command and in Python."""
+"""Edits are judged by a service on localhost, both from the command line (for a table) and from Python."""
 
 import json
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
 from plumbline.plugins.edits.imgedit import ImgEditConfig
 from tests.bench_of import write_rows
@@ -71,7 +71,7 @@ def test_a_table_of_edits_is_judged_and_a_bad_source_only_affects_metrics_that_r
 
 def test_the_scorer_sends_a_judge_the_source_followed_by_the_image(server: Server) -> None:
     metrics = {"imgedit": ImgEditConfig(edit_kind="add"), "by_skill": ImgEditConfig()}
-    scorer = Scorer(ScorerConfig(models={"vlm": model_config(**judge(server))}, metrics=metrics))
+    scorer = Scorer(ScorerConfig(models={"vlm": make_model_config(**judge(server))}, metrics=metrics))
     scored = scorer.score_table(
         EDITED_IMAGES, "paint it red", sources=[SOURCE_IMAGES[0], [SOURCE_IMAGES[1], SOURCE_IMAGES[2]], None]
     ).to_pylist()

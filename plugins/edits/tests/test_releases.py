@@ -1,4 +1,4 @@
-"""Human ratings of edits, and votes between edits, are read together with the judges' published scores."""
+"""Human ratings of edits, and votes for the better edit, are read together with the judges' published scores."""
 
 import math
 from collections.abc import Mapping
@@ -103,7 +103,7 @@ REFUSED_CONTENTS: Mapping[str, list[tuple[Any, ...]]] = {
             r"row 0: expected two ratings of One, each from 0 to 1, .* found '\[1, 2\]'",
         ),
         (RATER_1_FILE, "uid\tOne\na.jpg\t\n", "row 0: expected two ratings of One, each from 0 to 1, .* found None"),
-        (RATER_1_FILE, "uid\tOne\na.jpg\t[1, x]\n", "row 0: expected a rating as a number, found 'x'"),
+        (RATER_1_FILE, "uid\tOne\na.jpg\t[1, x]\n", "row 0: expected a number as the rating, found 'x'"),
         (
             RATER_1_FILE,
             "image\tOne\na.jpg\t[1,1]\n",
@@ -111,8 +111,8 @@ REFUSED_CONTENTS: Mapping[str, list[tuple[Any, ...]]] = {
         ),
         (RATER_1_FILE, "uid\tOne\na\t[1,1]\na\t[1,1]\n", "row 1: rater '1' rates image 'Text-Guided_IE/One/a' twice"),
         (SC_OF_ONE, {"a.jpg": {"score": []}}, r"row 0 \('a.jpg'\): expected a list of scores, found an empty list"),
-        (SC_OF_ONE, {"a.jpg": {"score": ["good"]}}, "expected a rating as a number, found 'good'"),
-        (LPIPS_OF_ONE, {"a.jpg": {"LPIPS": "low"}}, r"row 0 \('a.jpg'\): expected a rating as a number, found 'low'"),
+        (SC_OF_ONE, {"a.jpg": {"score": ["good"]}}, "expected a number as the rating, found 'good'"),
+        (LPIPS_OF_ONE, {"a.jpg": {"LPIPS": "low"}}, r"row 0 \('a.jpg'\): expected a number as the rating, found 'low'"),
     ],
     "genai_arena": [
         ([{**VOTES[0], "human_vote": "left"}], "row 0: expected the human_vote leftvote or .*, found 'left'"),
@@ -147,7 +147,7 @@ EDITORS = ("SDEdit", "Glide")
 def write_imagenhub(folder: Path) -> tuple[dict[str, list[list[list[float]]]], dict[str, list[dict[str, list[int]]]]]:
     """Write a release with 12 edits by each of two editors.
 
-    Return, by editor and edit, the SC and PQ ratings by each of three people, and the replies of a judge.
+    Return the SC and PQ ratings by three people and a judge's replies, each as a list over edits for each editor.
     """
     draws = np.random.default_rng(7)
     people = {name: [[RATING_PAIRS[draw] for draw in draws.integers(7, size=3)] for _ in range(12)] for name in EDITORS}

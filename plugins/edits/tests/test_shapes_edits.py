@@ -1,4 +1,4 @@
-"""Four editors of the built-in edits are ranked as expected; the last one changes nothing, so it keeps everything."""
+"""Four editors in the built-in edits are ranked as expected; the last one changes nothing."""
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -9,9 +9,9 @@ from plumbline.assets.making.edits import (
     EDITOR_FUNCTIONS,
     EDITS_PER_KIND,
     SCISSORS_ERRORS_PER_KIND,
+    format_questions_csv,
     make_edit_tables,
     make_edits,
-    write_questions_csv,
 )
 from tests.commands import find_newest_run_folder, run_for_output
 from tests.environment import ROOT
@@ -63,4 +63,4 @@ def test_the_stored_tables_can_be_reproduced_from_the_seed() -> None:
         kept = pq.read_table(EDITS_FOLDER / name)
         columns = [column for column in kept.column_names if column != "image_id"]  # PNGs differ by Pillow's version
         assert kept.select(columns).equals(made[name].select(columns))
-    assert (EDITS_FOLDER / "questions.csv").read_text() == write_questions_csv(make_edits(0))
+    assert (EDITS_FOLDER / "questions.csv").read_text() == format_questions_csv(make_edits(0))

@@ -1,4 +1,4 @@
-"""Edits are compared by embeddings with their sources, with captions, or with both, without calling a judge."""
+"""Embeddings compare edits with their sources, with captions, or with both, without calling a judge."""
 
 import io
 from pathlib import Path
@@ -14,7 +14,7 @@ from plugins.edits.tests import references, tiny_lpips
 from plugins.edits.tests.test_source_comparisons import SOURCE_OPTION, draw_noise, encode_png, pivot_scores, write_edits
 from plumbline.operators.base.errors import ConfigError, ModelError
 from plumbline.operators.metrics.similarities.similarity import SimilarityConfig
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
 from tests.bench_of import plan_bench, read_image_rows, read_prompt_rows, read_run_tables, run_bench, write_rows
 from tests.environment import ROOT
@@ -143,8 +143,8 @@ def test_missing_sources_and_captions_are_refused_before_anything_runs(tmp_path:
 
 def test_a_scorer_accepts_captions_with_its_images(tmp_path: Path) -> None:
     models = {
-        "clip": model_config(family="clip", checkpoint=str(CLIP_FOLDER)),
-        "dino": model_config(family="dino", checkpoint=str(rewards.save_dino(tmp_path / "dino"))),
+        "clip": make_model_config(family="clip", checkpoint=str(CLIP_FOLDER)),
+        "dino": make_model_config(family="dino", checkpoint=str(rewards.save_dino(tmp_path / "dino"))),
     }
     metrics = {
         "kept": SimilarityConfig(model="dino", compares="source", pixels="released"),
@@ -192,9 +192,9 @@ def test_a_distance_is_only_measured_between_images(tmp_path: Path) -> None:
     tiny_lpips.save_lpips(folder)
     tiny.write_json(folder / "config.json", {"model_type": "lpips", "net": "squeeze"})
     metrics = {"lpips": SimilarityConfig(model="lpips", measure="distance", compares="source")}
-    models = {"lpips": model_config(family="lpips", checkpoint=str(folder))}
-    with pytest.raises(ModelError, match=r"`net` of config\.json is 'squeeze'; only alex and vgg are supported"):
+    models = {"lpips": make_model_config(family="lpips", checkpoint=str(folder))}
+    with pytest.raises(ModelError, match=r"`net` in config\.json is 'squeeze'; only alex and vgg are supported"):
         Scorer(ScorerConfig(models=models, metrics=metrics))
-    models = {"lpips": model_config(family="clip", checkpoint=str(CLIP_FOLDER))}
+    models = {"lpips": make_model_config(family="clip", checkpoint=str(CLIP_FOLDER))}
     with pytest.raises(ConfigError, match="returns cosine or logit, not distance"):
         Scorer(ScorerConfig(models=models, metrics=metrics))

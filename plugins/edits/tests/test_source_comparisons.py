@@ -249,7 +249,7 @@ def write_prompts(folder: Path, sources: list[Any]) -> None:
 
 
 def write_prompt_sources(folder: Path, sources: list[Any]) -> Path:
-    """Write images of two generators without sources; the prompts contain the sources for both."""
+    """Write images from two generators, without sources; the prompts contain the sources for both."""
     write_benchmark(folder, ["atlas", "flint"], len(sources))
     write_prompts(folder, sources)
     return folder

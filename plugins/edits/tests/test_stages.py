@@ -1,4 +1,4 @@
-"""Judges of edits see the source and the edited image, in a separate pass, using models that accept two images."""
+"""Edit judges see the source and the edited image, in a separate pass, with models that accept two images."""
 
 import json
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ import pytest
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.images.videos import Clips
 from plumbline.operators.metrics.judges.viescore import VieScoreConfig
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.stages.graph import check_image_inputs, make_nodes
 from plumbline.plugins.edits.viescore_edit import VieScoreEditConfig
 from tests.operators import tiny
@@ -77,19 +77,19 @@ def test_metrics_that_read_sources_share_a_separate_pass() -> None:
 
 def test_a_model_that_accepts_a_single_image_is_refused_for_edits() -> None:
     metrics, served = {"e": VieScoreEditConfig()}, {"family": "openai", "checkpoint": "gpt"}
-    check_image_inputs(make_nodes(metrics), {"vlm": model_config(**served)}, Clips())
+    check_image_inputs(make_nodes(metrics), {"vlm": make_model_config(**served)}, Clips())
     with pytest.raises(ConfigError, match=r"metrics\.e compares images with their sources, .* set clips\.shown=each"):
-        check_image_inputs(make_nodes(metrics), {"vlm": model_config(**served)}, Clips(shown="video"))
-    captioner = {"vlm": model_config(family="captioner", checkpoint="owner/name")}
-    with pytest.raises(ConfigError, match=r"metrics\.e: .* the model of role 'vlm', owner/name, takes one image"):
+        check_image_inputs(make_nodes(metrics), {"vlm": make_model_config(**served)}, Clips(shown="video"))
+    captioner = {"vlm": make_model_config(family="captioner", checkpoint="owner/name")}
+    with pytest.raises(ConfigError, match=r"metrics\.e: .* the model for role 'vlm', owner/name, takes one image"):
         check_image_inputs(make_nodes(metrics), captioner, Clips())
 
 
 @pytest.mark.parametrize(("kind", "several"), [("qwen2_vl", True), ("paligemma", False)])
-def test_vllm_accepts_the_same_models_for_edits_as_transformers(tmp_path: Path, kind: str, several: bool) -> None:
+def test_vllm_accepts_the_same_models_for_edits_as_transformers_does(tmp_path: Path, kind: str, several: bool) -> None:
     fields = {"architectures": ["ForConditionalGeneration"], "model_type": kind, "vision_config": {}}
     (tmp_path / "config.json").write_text(json.dumps(fields))
-    served = {"vlm": model_config(family="vlm", checkpoint=str(tmp_path), engine="vllm")}
+    served = {"vlm": make_model_config(family="vlm", checkpoint=str(tmp_path), engine="vllm")}
     refusal = pytest.raises(ConfigError, match="takes one image; use a model that takes several")
     with nullcontext() if several else refusal:
         check_image_inputs(make_nodes({"e": VieScoreEditConfig()}), served, Clips())
@@ -101,7 +101,7 @@ def test_a_vllm_limit_of_one_image_is_refused_for_edits(tmp_path: Path) -> None:
     nodes = make_nodes({"e": VieScoreEditConfig()})
     for limit in ({"image": 1}, {"image": 2}, {"video": 0}):
         options = {"engine": "vllm", "engine_options": {"limit_mm_per_prompt": limit}}
-        served = {"vlm": model_config(family="vlm", checkpoint=str(tmp_path), **options)}
+        served = {"vlm": make_model_config(family="vlm", checkpoint=str(tmp_path), **options)}
         refusal = pytest.raises(
             ConfigError, match=r"models\.vlm\.engine_options\.limit_mm_per_prompt: it allows 1 .* 2"
         )

@@ -1,4 +1,4 @@
-"""Several benchmarks run in one command; each gives the same run as on its own, and one page summarizes them all."""
+"""Benchmarks that run in one command give the same results as when each runs alone, and share a summary page."""
 
 import json
 import shutil
@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pyarrow.parquet as pq
 import pytest
 
-from tests.commands import Ended, load_job_config, open_store_at, run, run_for_output, run_refused
+from tests.commands import FinishedJob, load_job_config, open_store_at, run, run_for_output, run_refused
 
 SMALL_OPTIONS = ("cluster=here", "limit=2", "shard_rows=4")
 METRICS_OPTION = "metric=[clipscore,source_ssim]"
@@ -18,7 +18,7 @@ NO_SOURCES_MESSAGE = "source_ssim does not score shapes: it needs the source ima
 
 class SuiteRun(NamedTuple):
     store: Path
-    ended: Ended
+    ended: FinishedJob
 
     @property
     def runs(self) -> dict[str, str]:

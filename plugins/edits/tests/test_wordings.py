@@ -19,11 +19,11 @@ from tests.operators.metrics.test_released_wordings import (
     drop_options,
     find_checkout,
     get_profile,
-    merge_images,
+    keep_first_image,
+    list_contents,
     require_equal_viescores,
     run_ours,
     run_released,
-    separate_texts,
 )
 from tests.operators.metrics.test_wording import fill_in_defaults
 
@@ -111,11 +111,11 @@ EDITSCORE_REPLIES = [
 def test_editscore_has_the_same_results_as_upstreams_code() -> None:
     given = [(prompt, EDITSCORE_REPLIES[index % 3]) for index, prompt in enumerate(PROMPTS)]
     released = run_released("EditScore", EDITSCORE_SCRIPT, given)
-    metric = EditScoreConfig(wording=find_checkout("EditScore"), repeats=2).with_model_defaults(get_profile)
+    metric = EditScoreConfig(wording=find_checkout("EditScore"), repeats=2).complete_options(get_profile)
     for (prompt, replies), theirs in zip(given, released, strict=True):
         ours = run_ours(ask_repeatedly(partial(metric.inspect, prompt), 2), replies, describe_image_request)
-        asked = [{**each, "messages": [merge_images(*each["messages"])]} for each in drop_model(theirs.requests)]
-        assert drop_options(ours.requests, "temperature", "max_tokens") == list(map(separate_texts, asked))
+        asked = [{**each, "messages": [keep_first_image(*each["messages"])]} for each in drop_model(theirs.requests)]
+        assert drop_options(ours.requests, "temperature", "max_tokens") == list(map(list_contents, asked))
         verdicts = ours.result if ours.result and None not in ours.result else None  # the release guesses a pass
         ratings = verdicts and zip(*([rating.value for rating in verdict.ratings] for verdict in verdicts), strict=True)
         assert (ratings and list(map(fmean, ratings))) == (theirs.result and pytest.approx(theirs.result))

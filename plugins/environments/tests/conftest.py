@@ -1,4 +1,4 @@
-"""A package index of a few wheels, and a folder for environments, for the tests of each module."""
+"""A package index with a few wheels, and a folder for environments, shared by the tests of a module."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from plugins.environments.tests.scorers import SCORER_CODE
-from plugins.environments.tests.wheels import copy_installed, write_wheel
+from plugins.environments.tests.wheels import copy_installed_package, write_wheel
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -16,7 +16,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Any:
     for version in (1, 2):
         write_wheel(folder, "tinyscorer", f"{version}.0", SCORER_CODE.format(value=version))
     write_wheel(folder, "newer", "1.0", "", ["tinyscorer==2.0"])
-    copy_installed(folder, "pillow")
+    copy_installed_package(folder, "pillow")
     patch = pytest.MonkeyPatch()
     patch.setenv("UV_NO_INDEX", "1")
     patch.setenv("UV_FIND_LINKS", str(folder))

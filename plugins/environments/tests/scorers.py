@@ -1,4 +1,4 @@
-"""Small scorers for the tests: a package in two versions, a file of functions that fail, and arguments to use them."""
+"""Small scorers for tests: a package in two versions, a file of failing functions, and arguments that select them."""
 
 from pathlib import Path
 

@@ -234,7 +234,7 @@ def test_workers_on_ray_make_the_environment_and_run_the_function_in_it(tmp_path
     names = {"rate": "tinyscorer:rate", "dies": f"{tmp_path}/bad.py:dies"}
     words = (f"metric=[{','.join(names.values())}]", *(choose(name, folder, "tinyscorer==1.0") for name in names))
     bench = Bench(tmp_path, *words, generators=["atlas"], count=N_PROMPTS)
-    command = [sys.executable, "-c", PLAN_AND_RUN_SCRIPT, str(folder), *bench.list_words("cluster=local")]
+    command = [sys.executable, "-c", PLAN_AND_RUN_SCRIPT, str(folder), *bench.list_arguments("cluster=local")]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr
     assert len([*folder.glob("*/bin/python")]) == 1

@@ -102,7 +102,7 @@ def test_on_ray_each_worker_of_a_model_has_its_own_gpu(environments: Path, tmp_p
             sys.executable,
             "-m",
             "jobs.sweep",
-            *bench.list_words("cluster=local", f"cluster.address={head.address}"),
+            *bench.list_arguments("cluster=local", f"cluster.address={head.address}"),
         ]
         done = subprocess.run(
             command, capture_output=True, text=True, cwd=ROOT, env=make_head_environment() | {"PYTHONPATH": str(ROOT)}
@@ -128,7 +128,7 @@ def test_a_model_that_cannot_be_used_is_refused_before_any_work(
     )
     role = make_role_option("one", function.format(folder=tmp_path), environments, package)
     bench = Bench(tmp_path, *METRIC_OPTIONS[:2], role, generators=["atlas"], count=2)
-    line = run_refused("sweep", *bench.list_words())
+    line = run_refused("sweep", *bench.list_arguments())
     assert said in line and line.startswith("error: model ")
 
 
@@ -136,8 +136,10 @@ def test_a_model_without_an_environment_or_without_a_metric_that_reads_rewards_i
     environments: Path, tmp_path: Path
 ) -> None:
     bench = Bench(tmp_path, generators=["atlas"], count=2)
-    alone = bench.list_words(*METRIC_OPTIONS[:2], "+model@models.one=package", "models.one.checkpoint=tinyscorer:rate")
+    alone = bench.list_arguments(
+        *METRIC_OPTIONS[:2], "+model@models.one=package", "models.one.checkpoint=tinyscorer:rate"
+    )
     assert "model tinyscorer:rate: expected the packages of the function" in run_refused("sweep", *alone)
     role = make_role_option("one", "tinyscorer:rate", environments, "tinyscorer")
-    cosine = bench.list_words(*METRIC_OPTIONS[:2], "metrics.one.measure=cosine", role)
+    cosine = bench.list_arguments(*METRIC_OPTIONS[:2], "metrics.one.measure=cosine", role)
     assert "returns reward, not cosine" in run_refused("sweep", *cosine)

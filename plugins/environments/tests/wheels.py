@@ -1,4 +1,4 @@
-"""Wheels for uv, so that tests make environments without a network."""
+"""Wheels for uv, so that tests can create environments without a network."""
 
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ def write_wheel(folder: Path, name: str, version: str, text: str, requires: Sequ
     )
 
 
-def copy_installed(folder: Path, name: str) -> None:
+def copy_installed_package(folder: Path, name: str) -> None:
     found = distribution(name)
     files = {str(file): file.read_binary() for file in found.files or () if "__pycache__" not in file.parts}
     tags = [line.split()[1] for line in files[f"{name}-{found.version}.dist-info/WHEEL"].decode().splitlines()

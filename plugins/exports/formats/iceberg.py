@@ -9,7 +9,7 @@ from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOr
 from pyiceberg.table import Table
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.plugins.exports.score_table import PART_COLUMNS, StoredPart, Target, convert_errors, count_parts
+from plumbline.plugins.exports.score_table import PART_COLUMNS, StoredPart, Target, collect_stored_parts, convert_errors
 
 CATALOG_NAMESPACE = "plumbline"
 PARTITION_COLUMNS = ("benchmark", "metric", "generator")
@@ -39,11 +39,11 @@ class IcebergTable:
         """Columns of the table."""
         return self._table.schema().as_arrow()
 
-    def count_stored_rows(self, benchmark: str) -> list[StoredPart]:
+    def list_stored_parts(self, benchmark: str) -> list[StoredPart]:
         """Return the parts of a benchmark's scores that the table contains, with the number of rows of each part."""
         with convert_errors(self.url):
             scan = self._table.scan(row_filter=EqualTo("benchmark", benchmark), selected_fields=PART_COLUMNS)
-            return count_parts(scan.to_arrow_batch_reader())
+            return collect_stored_parts(scan.to_arrow_batch_reader())
 
     def write(self, rows: pa.Table, *, fresh: bool) -> None:
         """Write rows in one commit; unless `fresh`, they replace rows with the same key."""
@@ -75,7 +75,7 @@ class IcebergTable:
         return old, stored.filter(pc.invert(pc.is_in(stored.column("row_id"), row_ids)))
 
     def remove_missing_images(self, benchmark: str, stale: Sequence[StoredPart]) -> None:
-        """Remove the rows about missing images in these parts, in one commit."""
+        """Remove the rows for missing images from these parts, in one commit."""
         with convert_errors(self.url), self._table.transaction() as transaction:
             for part in stale:
                 in_group = And(EqualTo("benchmark", benchmark), EqualTo("metric", part.metric))

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.plugins.exports.exported_rows import KEY_COLUMNS
-from plumbline.plugins.exports.score_table import PART_COLUMNS, StoredPart, Target, convert_errors, count_parts
+from plumbline.plugins.exports.score_table import PART_COLUMNS, StoredPart, Target, collect_stored_parts, convert_errors
 
 S3_OPTIONS = {
     "endpoint_url": "aws_endpoint",
@@ -30,11 +30,11 @@ class LanceTable:
         """Columns of the dataset."""
         return self._dataset.schema
 
-    def count_stored_rows(self, benchmark: str) -> list[StoredPart]:
+    def list_stored_parts(self, benchmark: str) -> list[StoredPart]:
         """Return the parts of a benchmark's scores that the dataset contains, with the number of rows of each part."""
         with convert_errors(self.url):
             where = f"benchmark = {_quote_string(benchmark)}"
-            return count_parts(self._dataset.scanner(columns=list(PART_COLUMNS), filter=where).to_batches())
+            return collect_stored_parts(self._dataset.scanner(columns=list(PART_COLUMNS), filter=where).to_batches())
 
     def write(self, rows: pa.Table, *, fresh: bool) -> None:
         """Write rows as one version of the dataset; unless `fresh`, they replace rows with the same key."""
@@ -48,13 +48,13 @@ class LanceTable:
             merge.execute(rows)
 
     def remove_missing_images(self, benchmark: str, stale: Sequence[StoredPart]) -> None:
-        """Remove the rows about missing images in these parts, in one version of the dataset."""
+        """Remove the rows for missing images from these parts, in one new version of the dataset."""
         with convert_errors(self.url):
-            in_parts = " OR ".join(_match_part(part) for part in stale)
+            in_parts = " OR ".join(_make_part_filter(part) for part in stale)
             self._dataset.delete(f"benchmark = {_quote_string(benchmark)} AND image_id IS NULL AND ({in_parts})")
 
 
-def _match_part(part: StoredPart) -> str:
+def _make_part_filter(part: StoredPart) -> str:
     columns = {"generator": part.generator, "metric": part.metric, "part": part.part}
     return f"({' AND '.join(f'{name} = {_quote_string(value)}' for name, value in columns.items())})"
 
@@ -64,10 +64,10 @@ def _quote_string(text: str) -> str:
 
 
 def open_table(target: Target, schema: pa.Schema) -> LanceTable:
-    """Open the dataset, or create it if it does not exist, and add missing columns of the schema.
+    """Open the dataset, or create it if it does not exist, and add the columns of the schema that it lacks.
 
-    Columns of the schema that the dataset has without a type are created again. Raises ConfigError if a catalog is
-    configured, and ExportError if the dataset cannot be opened or changed.
+    Columns that have no type in the dataset are dropped and added with the schema's type. Raises ConfigError if a
+    catalog is configured, and ExportError if the dataset cannot be opened or changed.
     """
     if target.catalog is not None:
         raise ConfigError(f"catalog: format=lance has no catalog; leave out catalog={target.catalog}")

@@ -1,4 +1,4 @@
-"""Writes a run's scores to an Iceberg or Lance table, replacing scores of the same images and metrics."""
+"""Writes a run's scores to an Iceberg or Lance table, replacing scores for the same images and metrics."""
 
 import sys
 

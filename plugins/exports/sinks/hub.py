@@ -63,8 +63,8 @@ def _make_entries(run: RunContents, card: ModelCard, hub: HubConfig) -> list[dic
     """Return the scores in the Hub's format (huggingface/hub-docs, docs/hub/eval-results.md, 242f4a1)."""
     if card.part or run.manifest.get("exit_code") == OVER_BUDGET:
         reason = f"it scored {card.part}" if card.part else "more of its rows failed than its budget allows"
-        raise ConfigError(f"run={card.run_id}: expected a result of the whole benchmark, but {reason}; publish another "
-                          "run, or leave out hub.dataset to write only the card")  # fmt: skip
+        raise ConfigError(f"run={card.run_id}: expected a result for the whole benchmark, but {reason}; publish "
+                          "another run, or leave out hub.dataset to write only the card")  # fmt: skip
     entries = [
         EvalResultEntry(
             dataset_id=str(hub.dataset),

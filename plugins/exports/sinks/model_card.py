@@ -120,7 +120,7 @@ class CardScore(NamedTuple):
 
 
 def select_scores(card: ModelCard, tasks: Mapping[str, str]) -> list[CardScore]:
-    """Return the scores for the tasks. `tasks` contains the task's name by `metric` or `metric/skill`.
+    """Return the scores for the tasks. `tasks` maps each score, `metric` or `metric/skill`, to a task's name.
 
     Without tasks, every metric that ranks generators is its own task. Raises ConfigError if the card lacks a score.
     """
@@ -130,7 +130,7 @@ def select_scores(card: ModelCard, tasks: Mapping[str, str]) -> list[CardScore]:
     }  # fmt: skip
     for name in tasks:
         if name not in known:
-            raise ConfigError(f"tasks: the run has no score {name!r} of {card.generator}; {suggest(name, known)}")
+            raise ConfigError(f"tasks: the run has no score {name!r} for {card.generator}; {suggest(name, known)}")
     selected = tasks or {metric.name: metric.name for metric in card.metrics if metric.ranks}
     scores = []
     for name, task in selected.items():

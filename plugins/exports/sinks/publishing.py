@@ -83,7 +83,7 @@ def _list_numbers(summary: list[dict[str, Any]]) -> Iterator[tuple[str, float]]:
 
 
 def _list_facts(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """Return the run's id, benchmark, start and exit code, and all values about its models."""
+    """Return the run's id, benchmark, start and exit code, and all that the manifest records about its models."""
     facts = {name: str(manifest[name]) for name in ("run_id", "benchmark", "began", "exit_code") if name in manifest}
     return facts | dict(_flatten_parts(manifest.get("models", {}), "models."))
 

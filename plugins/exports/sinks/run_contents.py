@@ -47,7 +47,7 @@ class HubConfig:
                 raise ConfigError(f"hub.{name}: expected a repository as owner/name, got {value!r}; correct hub.{name}")
         if self.source is not None and not SOURCE_ADDRESS_PATTERN.fullmatch(self.source):
             raise ConfigError(
-                "hub.source: expected an address such as https://host/page, without credentials; correct it"
+                "hub.source: expected an address such as https://host/page, without credentials; correct hub.source"
             )
 
 

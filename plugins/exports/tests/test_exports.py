@@ -22,7 +22,7 @@ from tests.s3 import S3Server
 
 MISSING_IMAGE_ERROR = {
     "kind": "missing_image",
-    "message": "generator cobalt has no image of this prompt",
+    "message": "generator cobalt has no image for this prompt",
     "retryable": True,
 }
 
@@ -62,7 +62,7 @@ def read_table(table_format: str, output: str | Path, *catalog: str) -> pd.DataF
     return table.sort_values(list(KEY_COLUMNS), ignore_index=True)
 
 
-def score_or_fail(generator: str, metric: str, prompt: int) -> float | None:
+def score_with_failures(generator: str, metric: str, prompt: int) -> float | None:
     return None if (generator, prompt) == ("cobalt", 7) else draw_noisy_score(generator, metric, prompt)
 
 
@@ -92,7 +92,7 @@ def make_table(*records: dict[str, Any]) -> pa.Table:
 
 
 def test_a_table_has_every_row_of_the_run_and_the_errors_of_failed_rows(table_format: str, tmp_path: Path) -> None:
-    run = make_run(tmp_path, score=score_or_fail)
+    run = make_run(tmp_path, score=score_with_failures)
     assert export(run.store, table_format, tmp_path / "out")[2:] == (72, 72, 0)
     found = read_table(table_format, tmp_path / "out")
     expected = read_scores(run).to_pandas().sort_values(["generator", "metric", "image_id"], ignore_index=True)
@@ -144,7 +144,7 @@ def test_rows_are_replaced_even_if_they_are_in_different_parts(table_format: str
 def test_an_interrupted_export_can_be_continued(
     table_format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = make_run(tmp_path, score=score_or_fail)
+    run = make_run(tmp_path, score=score_with_failures)
     replace_scores(run, *(read_scores(run).slice(9 * number, 9) for number in range(8)))
     monkeypatch.setattr(exports, "ROWS_PER_COMMIT", 18)
     commits: list[int] = []
@@ -306,7 +306,7 @@ def test_names_are_quoted_in_queries(table_format: str, tmp_path: Path) -> None:
 def test_a_table_on_s3_only_needs_the_aws_variables(
     table_format: str, tmp_path: Path, bucket: str, s3_server: S3Server
 ) -> None:
-    run = make_run(tmp_path, score=score_or_fail)
+    run = make_run(tmp_path, score=score_with_failures)
     s3_server.filesystem().put(run.store.place.url, f"{bucket}/store", recursive=True)
     store = open_store_at(f"{bucket}/store")
     catalog = {"catalog": f"sqlite:///{tmp_path}/catalog.db"} if table_format == "iceberg" else {}

@@ -116,13 +116,13 @@ def test_other_peoples_entries_are_kept_and_unsuitable_runs_are_refused(run: Mad
         "publish", *make_options(run, model, *TASK_OPTIONS)
     )
     theirs.write_text(before[".eval_results/theirs.yaml"])
-    assert "no score 'geko' of atlas; did you mean gecko" in run_refused(
+    assert "no score 'geko' for atlas; did you mean gecko" in run_refused(
         "publish", *make_options(run, model, TASK_OPTIONS[0], "hub.tasks={geko: default}")
     )
     assert "'drift' has no score in run" in run_refused("publish", *make_options(run, model, "hub.generator=drift"))
     assert "expected hub.generator=NAME" in run_refused("publish", f"store={run.store.place.url}", "sink=hub")
     change_manifest(run, {"limited": {"prompts": 12, "of_prompts": 80, "images": 12, "of_images": 80}})
-    assert "expected a result of the whole benchmark, but it scored 12 of 80" in run_refused(
+    assert "expected a result for the whole benchmark, but it scored 12 of 80" in run_refused(
         "publish", *make_options(run, model, *TASK_OPTIONS)
     )
     assert read_files(model) == before

@@ -1,4 +1,4 @@
-"""The Python examples on the plugin's page run, and print the numbers of the run."""
+"""The Python examples on the plugin's page work, and print the scores of a run."""
 
 import re
 from pathlib import Path

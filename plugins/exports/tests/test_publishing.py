@@ -80,7 +80,7 @@ def test_a_failing_sink_is_a_one_line_error_and_does_not_change_the_store(
     run: MadeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(contents: RunContents) -> str:
-        raise RuntimeError("the server is away\nsince noon")
+        raise RuntimeError("the server is down\nsince noon")
 
     def read_store() -> dict[Path, bytes]:
         return {path: path.read_bytes() for path in sorted(Path(run.store.place.url).rglob("*")) if path.is_file()}
@@ -88,7 +88,7 @@ def test_a_failing_sink_is_a_one_line_error_and_does_not_change_the_store(
     use_sink(monkeypatch, refuse)
     before = read_store()
     assert run_refused("publish", "sink=wandb", f"store={run.store.place.url}", code=1) == (
-        "error: sink=wandb: RuntimeError: the server is away; the run is unchanged; "
+        "error: sink=wandb: RuntimeError: the server is down; the run is unchanged; "
         "correct the cause and publish it again"
     )
     assert read_store() == before

@@ -11,7 +11,7 @@ from plumbline.jobs.command import STOPPED_MESSAGE, Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_table, warn
 from plumbline.jobs.display.plan_table import show_plan
 from plumbline.jobs.display.progress_lines import ProgressDisplay
-from plumbline.jobs.logs import write_log
+from plumbline.jobs.logs import log_to_file
 from plumbline.jobs.overrides import SWEEP_KEYS
 from plumbline.operators.base.sentences import format_interval, format_number, format_quantity, format_signed
 from plumbline.pipelines.store.store import open_existing_store
@@ -42,7 +42,7 @@ MAX_SHOWN_GROUPS = 12
 
 def main(config: BridgeSweepConfig) -> int:
     """Build a bridge; write a log of the command, and return 0."""
-    with write_log(config.log, [config.storage.key, config.storage.secret]):
+    with log_to_file(config.log, [config.storage.key, config.storage.secret]):
         return _compute_bridge(make_console(), config)
 
 

@@ -1,4 +1,4 @@
-"""Judges a finished run by a file of rules: bounds on means, margins against another run, and coverage."""
+"""Checks a finished run against a file of rules: bounds on means, margins against another run, and coverage."""
 
 import os
 import sys
@@ -30,9 +30,9 @@ MAX_SHOWN_CHECKS = 60
 
 
 def main(config: GateConfig) -> int:
-    """Judge the run, or each run of a suite that has rules; return 0 if all of them pass, otherwise 7.
+    """Judge the run, or each of a suite's runs, by the rules; return 0 if all pass, otherwise 7.
 
-    Shows the findings, and writes the configured files.
+    Runs of a suite to which no rule applies are skipped. Shows the findings, and writes the configured files.
     """
     console, store = make_console(), open_existing_store(config)
     gate = read_gate(config.storage.locate(config.rules))
@@ -54,7 +54,7 @@ def show_gate(console: Console, result: GateResult) -> None:
     say(console, f"rules of {result.source}, one-sided alpha {result.alpha:g}:")
     for name, rule in result.rules.items():
         console.print(f"  [bold]{escape(name)}[/] {escape(rule)}", soft_wrap=True)
-    checks = result.worst_first
+    checks = result.checks_worst_first
     rows = [
         (f"{check.outcome}{', fails' * (check.fails and check.outcome != 'failed')}", check.rule, check.generator,
          check.skill, check.found) for check in checks[:MAX_SHOWN_CHECKS]

@@ -44,7 +44,7 @@ def score_with_noise(generator: str, metric: str, prompt: int) -> float:
     return float(np.random.default_rng([7, prompt, *generator.encode()]).uniform())
 
 
-def score_shifted(generator: str, metric: str, prompt: int) -> float:
+def score_with_shift(generator: str, metric: str, prompt: int) -> float:
     """Return half the old score plus a constant and some noise; one generator gets a bonus on one skill (counting)."""
     favoured = 0.2 if (generator, prompt % 2) == ("cobalt", 0) else 0
     return (
@@ -56,7 +56,7 @@ def score_shifted(generator: str, metric: str, prompt: int) -> float:
 
 
 def test_a_line_joins_shifted_scores_and_the_generator_off_the_line_is_named(tmp_path: Path) -> None:
-    make_runs(tmp_path, score_shifted)
+    make_runs(tmp_path, score_with_shift)
     said = " ".join(run_for_output("bridge", *list_arguments(tmp_path)).split())
     bridge, groups = read_bridge(tmp_path)
     assert "180 images of 60 prompts and 3 generators were scored by both" in said
@@ -69,7 +69,7 @@ def test_a_line_joins_shifted_scores_and_the_generator_off_the_line_is_named(tmp
 
 
 def test_a_bridge_exists_between_scores_on_a_curve_but_not_between_noise(tmp_path: Path) -> None:
-    """Scores on a curve rank images equally, so the bridge explains nearly all variance; for noise it explains none."""
+    """Scores on a curve rank images identically, so the bridge explains nearly all variance. Noise has no bridge."""
     make_runs(tmp_path / "curve", lambda *at: draw_noisy_score(*at) ** 4)
     assert "A map joins the old gecko and the new gecko" in run_for_output(
         "bridge", *list_arguments(tmp_path / "curve")
@@ -103,8 +103,8 @@ def test_impossible_bridges_are_refused_with_the_reason(tmp_path: Path) -> None:
     make_runs(tmp_path, lambda *at: 0.5)
     for words, said in (
         ((), "gecko: expected different scores, found 0.5 for all 180 images; choose other images or another metric"),
-        (("bridge.prompts=5",), "expected images of at least 20 prompts that both versions scored, found 15 images"),
-        (("bridge.new=vqascore",), "bridge.new_run=2026-01-02: the run has no scores by 'vqascore'"),
+        (("bridge.prompts=5",), "expected images for at least 20 prompts that both versions scored, found 15 images"),
+        (("bridge.new=vqascore",), "bridge.new_run=2026-01-02: the run has no scores by the metric 'vqascore'"),
         ((f"bridge.new_run={OLD_RUN}",), "bridge.new: expected a version other than bridge.old=gecko"),
         (("bridge.new_run=lost",), "bridge.new_run=lost: no such run in"),
         (("bridge.old_run=null",), "bridge.old: the sweep has no metric"),

@@ -18,7 +18,7 @@ from plumbline.pipelines.base.exit_codes import COMPLETE, GATE_FAILED
 from plumbline.pipelines.store.runs import read_manifest
 from plumbline.plugins.gates.rules import Rule
 from tests.bench_of import Bench, read_image_rows
-from tests.commands import Ended, run
+from tests.commands import FinishedJob, run
 from tests.operators.report.made import MadeRun, make_plain_prompts, make_run
 
 Floats = NDArray[np.float64]
@@ -30,15 +30,15 @@ MEAN_CHANGES = {"atlas": 0.0, "borealis": 0.005, "cobalt": -0.15}
 NOISE = np.random.default_rng(7).normal(0, 0.02, (3, N_PROMPTS))
 
 
-def score_earlier(generator: str, metric: str, prompt: int) -> float:
+def score_earlier_run(generator: str, metric: str, prompt: int) -> float:
     return 0.5 + 0.1 * list(MEAN_CHANGES).index(generator) + 0.2 * ((prompt * 37) % 11) / 10
 
 
-def score_later(generator: str, metric: str, prompt: int) -> float | None:
+def score_later_run(generator: str, metric: str, prompt: int) -> float | None:
     if generator == "cobalt" and prompt < 3:
         return None
     place = list(MEAN_CHANGES).index(generator)
-    return score_earlier(generator, metric, prompt) + (place > 0) * (
+    return score_earlier_run(generator, metric, prompt) + (place > 0) * (
         MEAN_CHANGES[generator] + float(NOISE[place, prompt])
     )
 
@@ -50,7 +50,7 @@ class Runs(NamedTuple):
     def store(self) -> Path:
         return self.folder / "store"
 
-    def gate(self, rules: str | Mapping[str, Any], *words: str) -> Ended:
+    def gate(self, rules: str | Mapping[str, Any], *words: str) -> FinishedJob:
         text = rules if isinstance(rules, str) else yaml.safe_dump({"rules": rules})
         (self.folder / "gate.yaml").write_text(text)
         return run("gate", f"store={self.store}", f"rules={self.folder}/gate.yaml", f"run={RUN}", *words)
@@ -71,9 +71,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     }
     given["lower_is_better"] = ["lpips"]
     known = {"atlas": {"cfg": {"7.5": 60}}, "borealis": {"cfg": {"7.5": 60}}, "cobalt": {"cfg": {"4": 60}}}
-    older = make_run(folder, **given, score=score_earlier, run_id=EARLIER_RUN, settings=known)
+    older = make_run(folder, **given, score=score_earlier_run, run_id=EARLIER_RUN, settings=known)
     known |= {"atlas": {"cfg": {"4": 60}}}
-    newer = make_run(folder, **given, score=score_later, run_id=RUN, settings=known, first_recipe=9)
+    newer = make_run(folder, **given, score=score_later_run, run_id=RUN, settings=known, first_recipe=9)
     for made in (older, newer):
         add_metric_options(made, entropy={"kind": "image_statistic", "statistic": "entropy"}, gecko={"kind": "gecko"})
     return Runs(folder)
@@ -97,7 +97,7 @@ def draw_gaffke_means(values: Floats, worst: float, draws: int = 100_000) -> Flo
     return np.asarray(weights @ np.append(values, worst))
 
 
-def test_a_run_that_is_no_worse_passes_and_every_rule_has_its_finding(runs: Runs) -> None:
+def test_a_run_that_is_no_worse_passes_and_its_finding_has_an_interval_and_a_p_value(runs: Runs) -> None:
     """The p-value and the interval agree with a simulation of Gaffke's test on the prompts' differences."""
     rules = {"as good": {"metric": "gecko", "no_worse_by": 0.06, "candidate": "borealis"}}
     ended = runs.gate(rules, "against=previous")
@@ -144,7 +144,7 @@ def test_a_rule_with_too_few_prompts_reports_how_many_are_needed(runs: Runs) -> 
     differences = -NOISE[1] - MEAN_CHANGES["borealis"]
     scores = [
         score(name, "lpips", prompt)
-        for score in (score_earlier, score_later)
+        for score in (score_earlier_run, score_later_run)
         for name in MEAN_CHANGES
         for prompt in range(N_PROMPTS)
     ]
@@ -361,9 +361,12 @@ def test_a_baseline_and_another_run_cannot_both_be_set(runs: Runs) -> None:
 
 
 def test_the_readme_shows_the_shipped_rules_and_a_read_only_workflow() -> None:
-    """The tables of the page also list every key of a rule."""
+    """The page also mentions every key of a rule."""
     page = (ROOT / "plugins/gates/README.md").read_text()
-    rules, workflow = (yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
+    blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)]
+    rules, pairwise, workflow = blocks
+    for rule in pairwise["rules"].values():
+        Rule(**rule)
     assert rules == yaml.safe_load((ROOT / "assets/gate.yaml").read_text())
     assert workflow["permissions"] == {"contents": "read"}
     assert all(f"`{key.name}" in page for key in fields(Rule))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from plumbline.pipelines.base.exit_codes import GATE_FAILED
 from tests.bench_of import UNJUDGED_OPTIONS, Bench, list_arguments, write_benchmark
-from tests.commands import Ended, run, run_for_output
+from tests.commands import FinishedJob, run, run_for_output
 from tests.jobs import test_edited_prompts, test_function_metrics
 from tests.jobs.test_edited_prompts import N_EDITED, N_PROMPTS
 from tests.jobs.test_function_metrics import MAX_BATCHED_VALUE
@@ -13,7 +13,7 @@ from tests.pipelines.test_directions import DENIAL_OPTIONS, GENERATORS
 sweep, bench = test_edited_prompts.sweep, test_function_metrics.bench
 
 
-def test_a_gate_leaves_out_prompts_whose_text_was_edited(sweep: tuple[str, Ended], tmp_path: Path) -> None:
+def test_a_gate_leaves_out_prompts_whose_text_was_edited(sweep: tuple[str, FinishedJob], tmp_path: Path) -> None:
     store, _ = sweep
     (tmp_path / "gate.yaml").write_text("rules: {steady: {metric: clipscore, no_worse_by: 0.02}}")
     said = run("gate", store, f"rules={tmp_path}/gate.yaml", "run=latest", "against=previous")

@@ -109,7 +109,7 @@ def test_a_mean_at_the_bound_passes_with_probability_at_most_alpha_if_losses_hav
 
 
 def draw_fractions(random: np.random.Generator, n: int, n_questions: int, rate: float) -> Floats:
-    """Draw the changes of n scores that were 1 before: a new score is the passed fraction of `n_questions` questions.
+    """Draw the changes in n scores that were 1 before; each new score is the fraction of questions that pass.
 
     `rate` is the probability that a question fails.
     """
@@ -144,7 +144,7 @@ def draw_studies(loss: str, n: int) -> Floats:
     return HARD_DISTRIBUTIONS[loss][1](np.random.default_rng(11), N_STUDIES * n).reshape(N_STUDIES, n)
 
 
-def estimate_passing(loss: str, n: int) -> float:
+def estimate_passing_fraction(loss: str, n: int) -> float:
     """Return the fraction of simulated studies that pass; identical studies are tested only once."""
     mean = HARD_DISTRIBUTIONS[loss][0]
     samples, times = np.unique(np.sort(draw_studies(loss, n)), axis=0, return_counts=True)
@@ -158,9 +158,9 @@ def estimate_passing(loss: str, n: int) -> float:
 
 @pytest.mark.parametrize("n", [8, 30, 140])
 @pytest.mark.parametrize("loss", HARD_DISTRIBUTIONS)
-def test_a_truly_worse_checkpoint_is_passed_in_at_most_alpha_of_studies(loss: str, n: int) -> None:
+def test_a_truly_worse_checkpoint_passes_in_at_most_alpha_of_studies(loss: str, n: int) -> None:
     assert draw_studies(loss, n).mean() == pytest.approx(HARD_DISTRIBUTIONS[loss][0], abs=0.005)
-    assert estimate_passing(loss, n) <= MAX_PASSING_SHARE
+    assert estimate_passing_fraction(loss, n) <= MAX_PASSING_SHARE
 
 
 def test_the_readmes_table_matches_these_simulations() -> None:
@@ -172,7 +172,7 @@ def test_the_readmes_table_matches_these_simulations() -> None:
         error = np.maximum(studies.std(axis=1, ddof=1), 1e-12) / int(n) ** 0.5
         p_values = stats.t.sf((studies.mean(axis=1) - HARD_DISTRIBUTIONS[loss][0]) / error, int(n) - 1)
         assert 100 * np.mean(p_values <= 0.05) == pytest.approx(float(by_t), abs=0.06)
-        assert 100 * estimate_passing(loss, int(n)) == pytest.approx(float(by_gate), abs=0.06)
+        assert 100 * estimate_passing_fraction(loss, int(n)) == pytest.approx(float(by_gate), abs=0.06)
 
 
 @pytest.mark.parametrize("loss", HARD_DISTRIBUTIONS)

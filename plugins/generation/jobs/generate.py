@@ -9,7 +9,7 @@ from plumbline.jobs.display.console import make_console, say, warn
 from plumbline.jobs.display.leaderboards import show_usage
 from plumbline.jobs.display.plan_table import show_cells
 from plumbline.jobs.display.progress_lines import ProgressDisplay
-from plumbline.jobs.logs import write_log
+from plumbline.jobs.logs import log_to_file
 from plumbline.pipelines.base.exit_codes import COMPLETE
 from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.plugins.generation.forecast import plan_scoring
@@ -31,7 +31,7 @@ COMMAND = Command(
 
 def main(config: GenerateConfig) -> int:
     """Generate the images; write a log of the command, and return the exit code."""
-    with write_log(config.log, [config.storage.key, config.storage.secret]):
+    with log_to_file(config.log, [config.storage.key, config.storage.secret]):
         return _plan_and_generate(make_console(), config)
 
 
@@ -41,7 +41,7 @@ def _plan_and_generate(console: Console, config: GenerateConfig) -> int:
     return COMPLETE if config.dry_run else _generate_and_show(console, planned).exit_code
 
 
-def generate_missing(console: Console, config: SweepConfig) -> SweepConfig | None:
+def generate_missing_images(console: Console, config: SweepConfig) -> SweepConfig | None:
     """Generate the missing images of a sweep; return the sweep that scores them.
 
     First show what it costs to generate and score the images. After a dry run with missing images, return None.
@@ -60,9 +60,9 @@ def generate_missing(console: Console, config: SweepConfig) -> SweepConfig | Non
 
 
 def _plan_and_show(console: Console, config: GenerateConfig) -> PlannedGeneration:
-    """Plan the generation, show the plan and return it; raise ConfigError if the images do not fit on their disk."""
+    """Plan the generation, show the plan and return it; raise ConfigError if the disk has no space for the images."""
     planned = plan_generation(config)
-    _show_generation(console, planned)
+    _show_generation_plan(console, planned)
     planned.needs.check_space()
     return planned
 
@@ -70,11 +70,11 @@ def _plan_and_show(console: Console, config: GenerateConfig) -> PlannedGeneratio
 def _generate_and_show(console: Console, planned: PlannedGeneration) -> GenerationResult:
     with ProgressDisplay(console) as display:
         generated = generate(planned, display.update)
-    _show_generated(console, generated)
+    _show_generation_result(console, generated)
     return generated
 
 
-def _show_generation(console: Console, planned: PlannedGeneration) -> None:
+def _show_generation_plan(console: Console, planned: PlannedGeneration) -> None:
     config = planned.config
     seeds = f" x {config.pictures.seeds} seeds" if config.pictures.seeds > 1 else ""
     say(
@@ -85,7 +85,7 @@ def _show_generation(console: Console, planned: PlannedGeneration) -> None:
         say(console, line)
 
 
-def _show_generated(console: Console, generated: GenerationResult) -> None:
+def _show_generation_result(console: Console, generated: GenerationResult) -> None:
     show_usage(console, generated.usage, generated.costs)
     for address in generated.repaired:
         warn(console, f"{address}: was damaged and has been replaced; if this happens again, check the disk")

@@ -233,7 +233,7 @@ def _add_custom_code(folder: Path) -> None:
         (_remove_index, "no model_index.json, so it is not a diffusers pipeline; name the folder that contains it"),
         (
             _pickle_weights,
-            "only pickled .bin weights, which are never loaded; on a machine that trusts them, load the pipeline and",
+            "only pickled .bin weights, which are never loaded; if you trust them, load the pipeline yourself and",
         ),
         (_truncate_weights, "or truncated; download the checkpoint again"),
         (_add_custom_code, "names Python code from the checkpoint, which is never run"),
@@ -336,7 +336,7 @@ def list_tables(folder: Path) -> list[Path]:
 def assert_repaired(job: tuple[str, ...], whole: dict[str, dict[str, Any]], path: Path, images: Path) -> str:
     """Assert that a job that finds a damaged file keeps the earlier images; return its output.
 
-    The job must also name the file, unless the file is in a folder `wanted`.
+    The job must also name the file, unless the file is in a folder named `wanted`.
     """
     told = run_for_output("generate", *job)
     assert read_images(images / "painter") == whole, path
@@ -374,9 +374,7 @@ def test_damage_to_any_file_of_a_generation_changes_no_image(count: int, tmp_pat
         )
 
 
-def test_a_damaged_file_is_restored_from_its_copy_and_generated_again_only_without_one(
-    tmp_path: Path, server: Server
-) -> None:
+def test_a_damaged_file_is_restored_from_its_copy_or_else_generated_again(tmp_path: Path, server: Server) -> None:
     server.script = lambda number, body: make_answer(make_png())
     write_prompts_file(tmp_path, "p1", "p2", "p3")
     job, images, chance = list_service_arguments(tmp_path, server, "shard_rows=1"), tmp_path / "images", Random(7)

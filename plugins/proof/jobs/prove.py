@@ -1,4 +1,4 @@
-"""Downloads released checkpoints, and compares our scores of public images with published ones."""
+"""Downloads released checkpoints, and compares our scores for public images with published scores."""
 
 import sys
 from pathlib import Path
@@ -23,12 +23,12 @@ COMMAND = Command(
 
 
 def main(config: ProveConfig) -> int:
-    """Prove each checkpoint, updating the report after each; return 0 if all scores agree, otherwise 1.
+    """Run each proof, updating the report after each; return 0 if all scores agree, otherwise 1.
 
     Checkpoints that do not fit or cannot be downloaded are skipped, and do not change the exit code unless nothing was
     scored.
     """
-    console, on_gpu = make_console(), has_gpu(config.device)
+    console, on_gpu = make_console(), uses_gpu(config.device)
     metrics = choose_metrics(config, on_gpu=on_gpu)
     machine, output = describe_machine(on_gpu=on_gpu), Path(config.output).expanduser()
     results: list[ProofResult] = []
@@ -41,8 +41,8 @@ def main(config: ProveConfig) -> int:
     return find_exit_code(results)
 
 
-def has_gpu(device: Device) -> bool:
-    """Return True if the checkpoints run on a GPU; raise ConfigError if the machine lacks one and `device` is auto."""
+def uses_gpu(device: Device) -> bool:
+    """Return True if the checkpoints run on a GPU; raise ConfigError if `device` is auto and the machine has none."""
     if device == "cpu":
         return False
     import torch
@@ -59,11 +59,11 @@ def show_results(console: Console, results: list[ProofResult]) -> None:
             result.name,
             precision,
             f"{len(compared.images)}",
-            _format(found.largest, "{:.5f}"),
-            _format(found.expected, "{:g}"),
-            _format(compared.rounding, "{:.5f}"),
+            _format_optional_number(found.largest, "{:.5f}"),
+            _format_optional_number(found.expected, "{:g}"),
+            _format_optional_number(compared.rounding, "{:.5f}"),
             found.verdict,
-            _format(result.runs[precision].pairs_per_second, "{:.1f}"),
+            _format_optional_number(result.runs[precision].pairs_per_second, "{:.1f}"),
         )
         for result in results
         for compared in result.sets
@@ -84,7 +84,7 @@ def show_results(console: Console, results: list[ProofResult]) -> None:
                 say(console, f"{result.name}: not read: {compared.source}: {compared.skipped}")
 
 
-def _format(value: float | None, pattern: str) -> str:
+def _format_optional_number(value: float | None, pattern: str) -> str:
     return "-" if value is None else pattern.format(value)
 
 

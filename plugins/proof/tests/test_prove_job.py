@@ -65,7 +65,7 @@ def prove(folder: Path, settings: Mapping[str, str], *words: str) -> "subprocess
 
 
 def add_repository(hub: Path, kind: str, repo: str) -> Path:
-    """Add a repository to the hub's cache; return the folder, not yet created, of the snapshot that `main` names."""
+    """Add a repository to the hub's cache; return the path where the snapshot for `main` belongs."""
     entry = hub / f"{kind}--{repo.replace('/', '--')}"
     (entry / "refs").mkdir(parents=True)
     (entry / "refs/main").write_text(COMMIT)
@@ -237,7 +237,7 @@ def test_a_checkpoint_is_downloaded_within_the_limit_and_a_refused_one_is_named(
         downloaded = [*(tmp_path / "home").rglob("*.safetensors")]  # only its header was read
         ended = prove(tmp_path, settings, *words)
     assert refused.returncode == 1 and not downloaded, refused.stdout + refused.stderr
-    assert "small: skipped: to download: 0.0 GB, but max_download=1e-06 allows 1e-06" in refused.stdout
+    assert "small: skipped: the download is 0.0 GB, more than max_download=1e-06" in refused.stdout
     assert "gated: skipped: model 'acme/gated' at revision 'main': the hub answered 403" in refused.stdout
     assert ended.returncode == 0, ended.stdout + ended.stderr
     small, gated = read_report(tmp_path / "proof/report.md")["checkpoints"]
@@ -245,7 +245,7 @@ def test_a_checkpoint_is_downloaded_within_the_limit_and_a_refused_one_is_named(
     assert "answered 403" in gated["skipped"] and "127.0.0.1" not in (tmp_path / "proof/report.md").read_text()
 
 
-def test_every_proof_that_ships_names_one_model_of_the_hub_and_a_limit_for_each_published_score() -> None:
+def test_every_shipped_proof_names_one_hub_model_and_a_limit_for_each_published_score() -> None:
     config = read_config(load_values(get_command("prove"), []), ProveConfig)
     metrics = choose_metrics(config, on_gpu=True)
     checkpoints = {
@@ -290,5 +290,5 @@ def test_invalid_proofs_are_refused_in_one_line(tmp_path: Path) -> None:
         ("hf://acme/tiny@main/1.png: cannot be downloaded", "hf://acme/tiny@main/1.png: cannot be downloaded"),
     ],
 )
-def test_a_report_keeps_addresses_and_loses_paths_and_credentials(text: str, expected: str) -> None:
+def test_a_report_keeps_addresses_but_removes_paths_and_credentials(text: str, expected: str) -> None:
     assert remove_paths(text) == expected

@@ -8,7 +8,7 @@ from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_table, warn
 from plumbline.jobs.overrides import LIST_SYNONYMS
 from plumbline.operators.base.sentences import format_quantity
-from plumbline.plugins.rating.labelling import LabelPlan, LabelsConfig, plan_labels, tabulate_pairs, write_labels
+from plumbline.plugins.rating.labelling import LabelPlan, LabelsConfig, plan_labels, tabulate_pairs, write_next_images
 
 COMMAND = Command(
     "labels",
@@ -27,12 +27,12 @@ def main(config: LabelsConfig) -> int:
     table = tabulate_pairs(config, plan)
     show_table(console, table.title, table.names, table.rows, numbers=slice(1, 5))
     say(console, table.caption)
-    write_labels(config, plan)
+    write_next_images(config, plan)
     say(console, f"{len(plan.next_prompts)} images to rate next, in this order, written to {config.output}")
-    return _show_undecided(console, plan, config.output)
+    return _show_undecided_pairs(console, plan, config.output)
 
 
-def _show_undecided(console: Console, plan: LabelPlan, output: str) -> int:
+def _show_undecided_pairs(console: Console, plan: LabelPlan, output: str) -> int:
     undecided = [pair for pair in plan.pairs if pair.better is None]
     if not undecided:
         return 0

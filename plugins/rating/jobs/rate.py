@@ -9,7 +9,7 @@ from plumbline.jobs.overrides import LIST_SYNONYMS
 from plumbline.operators.base.sentences import format_quantity
 from plumbline.plugins.rating.annotation_tools import export_tasks, import_answers
 from plumbline.plugins.rating.rate_config import RateConfig
-from plumbline.plugins.rating.rating import rate
+from plumbline.plugins.rating.rating import serve_study
 from plumbline.plugins.rating.study import open_study
 
 COMMAND = Command(
@@ -48,7 +48,7 @@ def main(config: RateConfig) -> int:
             report(note)
         say(console, f"{format_quantity(imported.kept, 'answer')} added, {imported.known} already known")
     else:
-        rate(config, show_address, report)
+        serve_study(config, show_address, report)
     return 0
 
 

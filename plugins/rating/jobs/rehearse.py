@@ -5,7 +5,7 @@ import sys
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say, show_table
 from plumbline.jobs.overrides import LIST_SYNONYMS
-from plumbline.plugins.rating.rehearsing import RehearseConfig, rehearse_all, write_page
+from plumbline.plugins.rating.rehearsing import RehearseConfig, rehearse_all_judges, write_page
 
 COMMAND = Command(
     "rehearse",
@@ -20,7 +20,7 @@ COMMAND = Command(
 def main(config: RehearseConfig) -> int:
     """Show the tables, write them to a page if one is configured, and summarise the result in a sentence."""
     console = make_console()
-    rehearsal = rehearse_all(config)
+    rehearsal = rehearse_all_judges(config)
     for table in rehearsal.tables:
         show_table(console, table.title, table.names, table.rows, numbers=slice(3, None))
         say(console, table.caption)

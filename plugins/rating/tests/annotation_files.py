@@ -8,7 +8,7 @@ from tests.pipelines.metaeval.releases.files import Layout, Rows
 
 
 def make_annotation(rater: Any, *results: tuple[str, str, Mapping[str, Any]], **fields: Any) -> dict[str, Any]:
-    """Return a Label Studio annotation; each result is the name of a tag, a type and a value."""
+    """Return a Label Studio annotation; each result consists of a tag's name, a type and a value."""
     result = [{"from_name": name, "to_name": "x", "type": kind, "value": value} for name, kind, value in results]
     return {"id": 1, "completed_by": rater, "was_cancelled": False, "result": result, "lead_time": 3.5, **fields}
 
@@ -54,7 +54,7 @@ ARGILLA_RECORDS: Rows = [
 ]  # fmt: skip
 
 
-def convert_to_version_1(record: Mapping[str, Any]) -> dict[str, Any]:
+def convert_to_argilla_1(record: Mapping[str, Any]) -> dict[str, Any]:
     by_user: dict[str, Any] = {}
     for question, responses in record["responses"].items():
         for response in responses:
@@ -84,7 +84,7 @@ LAYOUTS: Mapping[str, Layout] = {
     "Label Studio": Layout("annotations", {"export.json": LABEL_STUDIO_TASKS}),
     "Argilla": Layout("annotations", {"export.json": ARGILLA_RECORDS}),
     "flat": Layout("annotations", {"export.json": list(map(flatten_record, ARGILLA_RECORDS))}),
-    "version 1": Layout("annotations", {"export.json": list(map(convert_to_version_1, ARGILLA_RECORDS))}),
+    "version 1": Layout("annotations", {"export.json": list(map(convert_to_argilla_1, ARGILLA_RECORDS))}),
     "Hub": Layout(
         "annotations", {"export.jsonl": "".join(f"{json.dumps(convert_to_hub_row(one))}\n" for one in ARGILLA_RECORDS)}
     ),

@@ -28,15 +28,15 @@ ANNOTATIONS: dict[str, Any] = {
     ]),
     "skills": {"p1": ["color", "animal"]},
 }  # fmt: skip
-UNREAD_NOTES = [
+IGNORED_QUESTION_NOTES = [
     "question 'comment' is not read: no answer is a number, yes, no, unsure or a side; set "
     "+protocol.columns.values={nice: NUMBER}",
     "1 of 6 ratings are empty and count as unsure",
 ]
 EXPECTED_TABLES: dict[str, dict[str, Any]] = {
-    "Label Studio": {**ANNOTATIONS, "notes": ["1 annotation (skipped) not counted", *UNREAD_NOTES]},
-    "version 1": {**ANNOTATIONS, "notes": ["2 annotations (draft) not counted", *UNREAD_NOTES]},
-    **{f"{kind}": {**ANNOTATIONS, "notes": UNREAD_NOTES} for kind in ("Argilla", "flat", "Hub")},
+    "Label Studio": {**ANNOTATIONS, "notes": ["1 annotation (skipped) not counted", *IGNORED_QUESTION_NOTES]},
+    "version 1": {**ANNOTATIONS, "notes": ["2 annotations (draft) not counted", *IGNORED_QUESTION_NOTES]},
+    **{f"{kind}": {**ANNOTATIONS, "notes": IGNORED_QUESTION_NOTES} for kind in ("Argilla", "flat", "Hub")},
 }  # fmt: skip
 
 

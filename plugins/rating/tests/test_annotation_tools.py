@@ -190,5 +190,5 @@ def test_unknown_tasks_are_noted_and_a_file_with_an_invalid_answer_adds_nothing(
     file = write_file(tmp_path / "export.json", [good, gone, *half])
     ended = run("rate", *study, f"import_from={file}")
     assert "1 answer added" in ended.out
-    assert "1 answer to tasks that version 1 of the study does not ask, left out" in ended.out + ended.err
+    assert "1 answer to tasks that are not in version 1 of the study, left out" in ended.out + ended.err
     assert "1 answer not complete, left out" in ended.out + ended.err

@@ -1,4 +1,4 @@
-"""Exports of Label Studio and Argilla are read as ratings with guessed or configured meanings, or rejected."""
+"""Ratings are read from exports of Label Studio and Argilla; their meanings are guessed or configured."""
 
 import json
 from pathlib import Path
@@ -142,7 +142,7 @@ def test_the_worst_mark_of_a_word_counts(tmp_path: Path) -> None:
     [
         (
             [{"id": 1, "image": "x.png"}],
-            r"record 0: expected a task of Label Studio with annotations, or .* found id, im",
+            r"record 0: expected a Label Studio task with annotations, or .* found id, im",
         ),
         ([{"id": 1, "data": ATLAS_RECORD, "annotations": []}], "no record has an annotation; export it again"),
         (
@@ -159,7 +159,7 @@ def test_the_worst_mark_of_a_word_counts(tmp_path: Path) -> None:
         ),
         (
             make_task(("w", "labels", {**RED_WORD, "start": None})),
-            "record 0, w: expected whole numbers as start and end",
+            "record 0, w: expected whole numbers for the start and end",
         ),
         (
             [*make_task(("q", "rating", {"rating": 3})), *make_task(("q", "rating", {"rating": 4}))],

@@ -1,4 +1,4 @@
-"""The exchange test keeps its error rate in 2,000 simulated studies per difficult case, and detects random raters."""
+"""The exchange test stays within its error rate in 2,000 simulated studies per hard case, and detects random raters."""
 
 from collections.abc import Callable
 

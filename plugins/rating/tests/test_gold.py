@@ -6,7 +6,7 @@ import pytest
 
 from plugins.rating.tests.simulated import make_likert_tasks, make_task
 from plumbline.operators.base.errors import SourceError
-from plumbline.plugins.rating.gold import add_gold, read_gold
+from plumbline.plugins.rating.gold import mark_gold_tasks, parse_gold_question
 
 TASKS = [
     *make_likert_tasks(2),
@@ -17,7 +17,10 @@ TASKS = [
 
 
 def list_correct_answers(*rows: dict[str, Any]) -> list[Any]:
-    return [task.gold for task in add_gold(TASKS, [read_gold(row, f"gold.csv:{n}") for n, row in enumerate(rows, 2)])]
+    return [
+        task.gold
+        for task in mark_gold_tasks(TASKS, [parse_gold_question(row, f"gold.csv:{n}") for n, row in enumerate(rows, 2)])
+    ]
 
 
 def test_a_row_belongs_to_the_task_with_its_template_and_image() -> None:
@@ -35,7 +38,7 @@ def test_a_row_belongs_to_the_task_with_its_template_and_image() -> None:
     [
         ({"template": "stars"}, "gold.csv:2: template: expected one of likert, .*, got 'stars'"),
         ({"answer": "6"}, "gold.csv:2: answer: expected a whole number from 1 to 5, or unsure or cannot_tell, got '6'"),
-        ({"generator": None}, "gold.csv:2: expected prompt_id and generator, or image_id, of 1 images"),
+        ({"generator": None}, "gold.csv:2: expected prompt_id and generator, or image_id, for each image"),
         (
             {"generator": "other"},
             "gold.csv:2: expected one task of the study that matches this gold question, found none",

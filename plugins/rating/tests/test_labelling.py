@@ -156,7 +156,7 @@ def test_the_metric_has_no_effect_if_everything_is_rated(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("generators=[best,other]",), "generators: gecko has no scores of 'other'; it scored best, close, last"),
+        (("generators=[best,other]",), "generators: gecko has no scores for 'other'; it scored best, close, last"),
         (("generators=[best]",), "generators: expected two or more, got only 'best'"),
         (("chance=1",), "chance: expected a probability between 0 and 1, got 1.0"),
         (

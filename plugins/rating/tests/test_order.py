@@ -17,7 +17,7 @@ from plumbline.plugins.rating.order import (
     choose_turns,
     find_open_tasks,
     make_rounds,
-    move_first,
+    move_urgent_tasks_first,
 )
 from plumbline.plugins.rating.tasks import Task
 
@@ -27,7 +27,7 @@ PLAIN_SEQUENCING = OrderParameters(seed=0, raters=3, repeats=0.0)
 class Study:
     def __init__(self, tasks: Sequence[Task], sequencing: OrderParameters, urgent: Collection[str] = ()) -> None:
         self.tasks, self.sequencing = tasks, sequencing
-        self.rounds = move_first(make_rounds(tasks, sequencing.seed), urgent)
+        self.rounds = move_urgent_tasks_first(make_rounds(tasks, sequencing.seed), urgent)
         self.answers: list[tuple[str, RaterTurn]] = []
 
     def history(self) -> History:

@@ -99,8 +99,8 @@ def test_a_gold_question_that_matches_no_task_is_refused_with_its_row(scored_run
         make_study(scored_run, tmp_path, gold=write_gold(tmp_path / "gold.csv", generator="other"))
 
 
-def test_the_queue_starts_with_the_images_that_jobs_labels_lists(scored_run: MadeRun, tmp_path: Path) -> None:
-    """After a round of eight prompts, an estimate needs a few more; the next tasks are about exactly these prompts."""
+def test_the_queue_starts_with_the_images_that_the_labels_job_lists(scored_run: MadeRun, tmp_path: Path) -> None:
+    """After a round of eight prompts, the estimate asks for a few more prompts; the next tasks cover exactly these."""
     study = make_study(scored_run, tmp_path, queue="labels", raters=1, repeats=0.0)
     study.rate("ann", limit=16)
     run = f"{scored_run.store.place.url}/runs/{scored_run.run_id}"

@@ -69,8 +69,8 @@ def test_a_clear_pair_is_decided_and_a_close_pair_has_an_estimated_cost() -> Non
     )
 
 
-def test_minutes_are_the_time_of_all_raters_together() -> None:
-    """The estimate needs 7 more prompts of two images, each graded by three raters in 6 seconds: 252 seconds in total.
+def test_minutes_are_the_total_time_of_all_raters() -> None:
+    """An estimated 7 more prompts are needed. Three raters grade their 14 images in 6 seconds each: 252 seconds in all.
 
     A vote is about both images of a prompt, so votes take half as long.
     """

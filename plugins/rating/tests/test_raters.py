@@ -1,4 +1,4 @@
-"""Raters get statistics, and unusual raters are flagged; agreement has an interval over prompts."""
+"""Raters are flagged if their answers are unusual; agreement has an interval based on resampled prompts."""
 
 import math
 from dataclasses import replace

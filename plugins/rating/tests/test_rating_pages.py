@@ -116,7 +116,7 @@ def wait_until_ready(page: WebDriver) -> None:
     wait_until(page, lambda seen: run_script(seen, PAGE_IS_READY_SCRIPT))
 
 
-def find_template(page: WebDriver) -> str:
+def read_template_name(page: WebDriver) -> str:
     return str(run_script(page, "return document.querySelector('#rating').dataset.template"))
 
 
@@ -136,7 +136,7 @@ def answer_with_keyboard(page: WebDriver) -> None:
         "questions": "ync"[: len(find(page, ".asked"))] + Keys.ENTER,
         "side_by_side": "a",
         "vote": "t",
-    }[find_template(page)]
+    }[read_template_name(page)]
     press_keys(page, keys)
 
 
@@ -149,7 +149,7 @@ def tap(page: WebDriver, element: WebElement) -> None:
 
 def answer_by_touch(page: WebDriver) -> None:
     wait_until_ready(page)
-    template = find_template(page)
+    template = read_template_name(page)
     for question in find(page, ".asked"):
         tap(page, question.find_element("css selector", "label:nth-child(2)"))
     if template == "words":
@@ -158,9 +158,9 @@ def answer_by_touch(page: WebDriver) -> None:
     tap(page, find(page, "#choices button")[place])
 
 
-def rate_all(page: WebDriver, answer: Callable[[WebDriver], None], *, with_axe: bool = True) -> None:
+def rate_all_tasks(page: WebDriver, answer: Callable[[WebDriver], None], *, with_axe: bool = True) -> None:
     seen: set[str] = set()
-    while template := find_template(page):
+    while template := read_template_name(page):
         if template not in seen and with_axe:
             width = run_script(page, "return innerWidth")
             assert run_script(page, "return document.documentElement.scrollWidth") <= width, template
@@ -176,7 +176,7 @@ def rate_all(page: WebDriver, answer: Callable[[WebDriver], None], *, with_axe: 
 
 
 def test_all_templates_can_be_rated_by_keyboard(browser: WebDriver, server: Server) -> None:
-    rate_all(open_rating_page(browser, server, "keys"), answer_with_keyboard)
+    rate_all_tasks(open_rating_page(browser, server, "keys"), answer_with_keyboard)
     assert "Thank you, keys" in browser.find_element("id", "question").text
     kept = server.read_answers("keys")
     assert len(kept) == len({answer.task_id for answer in kept})
@@ -196,7 +196,7 @@ def test_all_templates_can_be_rated_by_keyboard(browser: WebDriver, server: Serv
 @pytest.mark.slow
 def test_all_templates_can_be_rated_by_touch_on_a_phone(browser: WebDriver, server: Server) -> None:
     set_preferred_scheme(browser, "dark")
-    rate_all(open_rating_page(browser, server, "touch", PHONE_WIDTH), answer_by_touch)
+    rate_all_tasks(open_rating_page(browser, server, "touch", PHONE_WIDTH), answer_by_touch)
     set_preferred_scheme(browser, "")
     for answer in server.read_answers("touch"):
         assert (
@@ -211,7 +211,7 @@ def test_all_templates_can_be_rated_by_touch_on_a_phone(browser: WebDriver, serv
         )
 
 
-def test_grades_of_the_papers_are_given_by_digits_and_fit_a_phone(browser: WebDriver, tmp_path: Path) -> None:
+def test_grades_are_entered_with_digit_keys_and_fit_on_a_phone(browser: WebDriver, tmp_path: Path) -> None:
     """The key 0 means 0 errors, or the grade 10 in templates without a grade 0."""
     graded = ("genai_bench", "gecko_likert", "llmscore_overall", "llmscore_errors")
     with serve_study(
@@ -219,7 +219,7 @@ def test_grades_of_the_papers_are_given_by_digits_and_fit_a_phone(browser: WebDr
     ) as server:
         page = open_rating_page(browser, server, "ann", PHONE_WIDTH)
         seen = {}
-        while template := find_template(page):
+        while template := read_template_name(page):
             assert (
                 run_script(page, "return document.documentElement.scrollWidth") <= PHONE_WIDTH
                 and find_accessibility_problems(page) == []
@@ -241,7 +241,7 @@ def answer_whole_task(page: WebDriver, label: str) -> None:
 
 
 def undo_answer(page: WebDriver) -> list[str]:
-    """Undo the last answer; return the labels of the buttons that then show this answer as pressed."""
+    """Undo the last answer; return the labels of the buttons that are then shown as pressed."""
     press_keys(page, "z")
     wait_until_ready(page)
     return [button.text for button in find(page, "#whole [aria-pressed=true]")]
@@ -393,7 +393,7 @@ def answer_by_brightness(page: WebDriver, mood: int) -> None:
         "questions": ("y" if bright else "n") * len(QUESTIONS) + Keys.ENTER,
         "side_by_side": "a" if looks[0] > looks[-1] else "b",
         "vote": "t",
-    }[find_template(page)]
+    }[read_template_name(page)]
     press_keys(page, keys)
 
 
@@ -457,7 +457,7 @@ def test_raters_see_which_of_their_answers_an_edited_study_refuses(browser: WebD
         server.command = [word.replace("[words]", "[likert]") for word in server.command]
         server.start()
         answer_with_keyboard(page)
-        wait_until(page, lambda seen: find_template(seen) == "likert")
+        wait_until(page, lambda seen: read_template_name(seen) == "likert")
         assert (
             "was not kept: the task is from version 1 of the study, which now has version 2"
             in page.find_element("id", "refused").text

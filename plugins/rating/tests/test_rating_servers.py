@@ -137,8 +137,8 @@ def test_a_study_without_possible_tasks_is_refused_in_one_line(images: Path, tmp
     asked = (f"images={images}", f"study={tmp_path}/study", f"store={tmp_path}/store")
     assert "templates: expected one of likert, genai_bench" in run_refused("rate", *asked, "templates=[gut]")
     message = run_refused("rate", *asked, "templates=[questions]")
-    assert "templates: questions need a metric of a run" in message
+    assert "templates: questions need a metric from a run" in message
     (tmp_path / "empty").mkdir()
     assert "expected image files" in run_refused("rate", f"images={tmp_path}/empty", *asked[1:])
-    assert "expected a token in the environment" in run_refused("rate", *asked, "host=0.0.0.0")
+    assert "set a token in the environment variable" in run_refused("rate", *asked, "host=0.0.0.0")
     assert not (tmp_path / "study/study.1.json").exists()

@@ -1,4 +1,4 @@
-"""Rehearsals of finished scores show how many prompts would have been enough to decide the pairs."""
+"""Rehearsals on existing scores show how many prompts would have been enough to decide the pairs."""
 
 import re
 from dataclasses import replace
@@ -10,7 +10,7 @@ import pytest
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.plugins.rating.jobs.rehearse import main
-from plumbline.plugins.rating.rehearsing import rehearse_all
+from plumbline.plugins.rating.rehearsing import rehearse_all_judges
 from tests.commands import load_job_config, run_for_output
 from tests.pipelines.metaeval.releases.files import NEEDS_REFERENCE_DATA, REFERENCE_FOLDER, ROOT
 
@@ -34,7 +34,7 @@ def test_the_tables_of_a_users_scores_show_the_cost_in_prompts(scores: Path, tmp
     wanted = load_job_config(
         "rehearse", f"scores={scores}", "orders=20", "adaptive.indifference=0.3", f"page={tmp_path}/page.md"
     )
-    false, cost, by_pair = rehearse_all(wanted).tables
+    false, cost, by_pair = rehearse_all_judges(wanted).tables
     assert {row[0] for row in (*false.rows, *cost.rows)} == {"scores.csv"} and "scores.csv gecko" in by_pair.title
     assert [row[1:5] for row in false.rows] == [("gecko", way, "3", "64") for way in ("betting", "asymptotic")]
     assert [row[5] for row in false.rows] == ["0.0%", "0.0%"]
@@ -81,12 +81,14 @@ def test_the_last_line_states_how_many_prompts_are_enough(overrides: list[str], 
 def test_equal_scores_need_all_prompts(tmp_path: Path) -> None:
     frame = [{"prompt_id": f"p{n}", "generator": name, "m": n % 7 / 10} for n in range(40) for name in "ab"]
     pd.DataFrame(frame).to_csv(tmp_path / "s.csv", index=False)
-    (answer,) = rehearse_all(load_job_config("rehearse", f"scores={tmp_path}/s.csv", "orders=5", "spreads=[]")).answers
+    (answer,) = rehearse_all_judges(
+        load_job_config("rehearse", f"scores={tmp_path}/s.csv", "orders=5", "spreads=[]")
+    ).answers
     assert answer.startswith("s.csv, m: it takes all 40 prompts or more to decide between a and b (betting). In 0.0%")
 
 
 def test_scores_beyond_the_range_are_rehearsed_only_by_the_asymptotic_method(scores: Path) -> None:
-    false, *_ = rehearse_all(
+    false, *_ = rehearse_all_judges(
         load_job_config("rehearse", f"scores={scores}", "orders=2", "adaptive.range=[0.5,1]")
     ).tables
     assert [row[2] for row in false.rows] == ["asymptotic"]
@@ -102,13 +104,13 @@ def test_a_missing_source_is_refused_with_the_options_that_set_it() -> None:
 def test_generators_without_prompts_in_common_are_refused(tmp_path: Path) -> None:
     pd.DataFrame({"prompt_id": ["p", "q"], "generator": ["a", "b"], "gecko": [0.1, 0.2]}).to_csv(tmp_path / "s.csv")
     with pytest.raises(ConfigError, match="expected two generators with 30 scored prompts in common"):
-        rehearse_all(load_job_config("rehearse", f"scores={tmp_path}/s.csv"))
+        rehearse_all_judges(load_job_config("rehearse", f"scores={tmp_path}/s.csv"))
 
 
 @NEEDS_REFERENCE_DATA
 def test_pairs_of_genai_bench_are_decided_with_fewer_images_than_were_rated() -> None:
     path = REFERENCE_FOLDER / "genai_bench/genai_bench_527_image_ratings.json"
-    false, _, by_pair = rehearse_all(
+    false, _, by_pair = rehearse_all_judges(
         load_job_config("rehearse", "protocol=genai_bench", f"protocol.path={path}", "orders=40", "spreads=[]")
     ).tables
     assert [row[5] for row in false.rows] == ["0.0%", "0.0%"]

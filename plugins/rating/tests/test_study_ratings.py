@@ -29,7 +29,7 @@ from plumbline.plugins.rating.study_files import (
     make_version_path,
     read_answers,
 )
-from plumbline.plugins.rating.study_ratings import RATING_NAMES, read_study
+from plumbline.plugins.rating.study_ratings import RATING_NAMES, read_study_ratings
 from plumbline.plugins.rating.tasks import Task, encode_tasks
 from tests.commands import load_job_config
 from tests.operators.report.made import make_plain_prompts, make_run
@@ -73,7 +73,7 @@ def test_every_template_has_its_own_judgements(study: Place) -> None:
     }  # fmt: skip
     for rater, (task, answer) in said.items():
         store_answer(study, make_answer(task, rater, answer))
-    release = read_study(study)
+    release = read_study_ratings(study)
     ratings = {row["rater"]: (row["template"], row["rating"]) for row in release.ratings.to_pylist()}
     assert ratings == {
         "ann": ("likert", 4.0), "bob": ("likert", None), "cy": ("wl", 0.5), "di": ("wl", None), "ed": ("dsg_h", 1.0),
@@ -100,7 +100,7 @@ def test_every_template_has_its_own_judgements(study: Place) -> None:
     ]
 
 
-def test_grades_of_the_papers_templates_become_ratings_whose_higher_values_are_better(study: Place) -> None:
+def test_grades_in_the_papers_templates_become_ratings_in_which_higher_is_better(study: Place) -> None:
     """Two errors out of at most nine become a rating of seven; subjective and invalid replies do not count."""
     said = {"genai_bench": 2, "gecko_likert": 5, "llmscore_overall": 10, "llmscore_errors": 2}
     tasks = {name: make_task(name, "p1", ("atlas",)) for name in said}
@@ -109,7 +109,7 @@ def test_grades_of_the_papers_templates_become_ratings_whose_higher_values_are_b
         store_answer(study, make_answer(tasks[name], "ann", answer))
     store_answer(study, make_answer(QUESTIONS_TASK, "ann", {"q1": "no", "q2": "subjective"}))
     store_answer(study, make_answer(QUESTIONS_TASK, "bob", {"q1": "invalid", "q2": "yes"}))
-    ratings = [(row["template"], row["rater"], row["rating"]) for row in read_study(study).ratings.to_pylist()]
+    ratings = [(row["template"], row["rater"], row["rating"]) for row in read_study_ratings(study).ratings.to_pylist()]
     assert sorted(ratings) == [
         ("dsg_h", "ann", 0.0), ("dsg_h", "bob", 1.0), ("gecko_likert", "ann", 5.0), ("genai_bench", "ann", 2.0),
         ("llmscore_errors", "ann", 7.0), ("llmscore_overall", "ann", 10.0),
@@ -126,7 +126,7 @@ def test_the_last_revision_counts_and_gold_repeats_and_removed_tasks_are_noted(s
     store_answer(study, make_answer(gone, "ann", 3))
     write_version(study, [LIKERT_TASK, SIDE_BY_SIDE_TASK], version=2)
     store_answer(study, replace(make_answer(LIKERT_TASK, "cy", 4), version=2))
-    release = read_study(study)
+    release = read_study_ratings(study)
     assert [(row["rater"], row["rating"]) for row in release.ratings.to_pylist()] == [("ann", 5), ("cy", 4)]
     assert {*release.notes} == {
         "1 answer to gold questions, left out",
@@ -140,7 +140,7 @@ def test_a_study_without_answers_is_refused_with_the_remedy(study: Place) -> Non
     with pytest.raises(
         SourceError, match=r"the study has no answers yet; collect some with plumbline rate study=.*study"
     ):
-        read_study(study)
+        read_study_ratings(study)
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +206,7 @@ def draw_answer(task: Task, random: np.random.Generator) -> Any:
     }.get(task.template, str(random.choice(["a", "b", "tie"])))
 
 
-def test_jobs_rate_and_jobs_metaeval_compute_the_same_alpha_for_a_study(tmp_path: Path) -> None:
+def test_the_rate_and_metaeval_jobs_compute_the_same_alpha_for_a_study(tmp_path: Path) -> None:
     random, place = np.random.default_rng(11), StorageConfig().locate(str(tmp_path / "study"))
     tasks = [
         make_task(template, f"p{number}", names[: 1 + (template in ("side_by_side", "vote"))])
@@ -269,7 +269,7 @@ def test_the_labels_job_decides_pairs_by_one_template_of_a_study(judged_study: P
     assert pair.estimate is not None and pair.estimate.estimate == pytest.approx({"likert": 3.5, "vote": 0.4}[template])
 
 
-def test_marked_words_of_a_study_judge_the_questions_of_a_run(tmp_path: Path) -> None:
+def test_words_that_a_rater_marks_in_a_study_show_how_good_a_runs_questions_are(tmp_path: Path) -> None:
     """The rater marks "red" as wrong in cobalt's images, which gecko also scores low."""
     texts = make_plain_prompts(4)
     names = ("atlas", "cobalt")

@@ -37,7 +37,7 @@ def study(folder: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def argilla() -> Any:
-    """Return Argilla's package, connected to a fake server that answers every request with one user."""
+    """Return Argilla's package, connected to a fake server that answers every request with the same user."""
     rg = pytest.importorskip("argilla")
     user = {"id": str(ANN_ID), "username": "ann", "role": "owner", "first_name": "Ann"}
     server = httpx.MockTransport(lambda request: httpx.Response(200, json=user))

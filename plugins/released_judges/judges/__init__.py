@@ -1,1 +1,1 @@
-"""Metrics whose judge is asked in its release's words only."""
+"""Metrics whose judge is always prompted with the wording from its release."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PairwiseEditConfig(PairwiseConfig):
-    """Options of a pairwise judge of edits, which is asked in a release's words."""
+    """Options of a pairwise judge of edits, which is prompted with a release's wording."""
 
     kind: Literal["pairwise_edit"] = "pairwise_edit"  # type: ignore[assignment]
     story: ClassVar[str] = (
@@ -24,11 +24,11 @@ class PairwiseEditConfig(PairwiseConfig):
     views: ClassVar[tuple[View, ...]] = ("edit_pair", "swapped_edit_pair")
     templates: ClassVar[tuple[str, ...]] = ()
 
-    def with_model_defaults(self, profile_of: "Callable[[str], VqaProfile]") -> Self:
-        """Return the metric with the digest of its wording; raise ConfigError if no checkout is named."""
+    def complete_options(self, profile_of: "Callable[[str], VqaProfile]") -> Self:
+        """Return the metric with its unset options filled in; raise ConfigError if no checkout is configured."""
         if self.wording is None:
             raise ConfigError(
-                f"{self.key_of('wording')}: expected the folder of a checkout of a judge of edits "
+                f"{self.format_key('wording')}: expected the folder with a checkout of an edit judge "
                 f"({', '.join(self.named_releases)}), found none; clone one and name its folder"
             )
-        return PairwiseConfig.with_model_defaults(self, profile_of)
+        return PairwiseConfig.complete_options(self, profile_of)

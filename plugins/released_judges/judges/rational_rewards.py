@@ -29,7 +29,7 @@ class RationalRewardsConfig(ReleasedJudgeConfig):
     releases: ClassVar[tuple[type[Release], ...]] = (GenerationRating,)
 
     def score_ratings(self, ratings: Sequence[Rating]) -> float:
-        """Return the mean of the ratings that apply, moved from 1 to 4 to the range from 0 to 1."""
+        """Return the mean of the ratings that apply, rescaled from the range 1 to 4 to the range 0 to 1."""
         mean = math.fsum(rating.value for rating in ratings) / len(ratings)
         return (mean - MIN_RATING) / (MAX_RATING - MIN_RATING)
 

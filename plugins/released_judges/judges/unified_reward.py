@@ -31,7 +31,7 @@ class UnifiedRewardConfig(ReleasedJudgeConfig):
     """Rating that is used as the score; `overall` is the mean of the three. The judge gets the same question."""
     releases: ClassVar[tuple[type[Release], ...]] = (UnifiedRewardRating,)
 
-    def score_options(self) -> dict[str, Any]:
+    def list_score_options(self) -> dict[str, Any]:
         return {"rating": self.rating}
 
     def score_ratings(self, ratings: Sequence[Rating]) -> float:
@@ -55,7 +55,7 @@ class UnifiedRewardEditConfig(ReleasedJudgeConfig):
     releases: ClassVar[tuple[type[Release], ...]] = (UnifiedRewardEditRating,)
 
     def score_ratings(self, ratings: Sequence[Rating]) -> float:
-        """Return the root of the product of the lower ratings of both questions, from 0 to 10."""
+        """Return the square root of the product of the questions' lowest ratings, scaled to the range 0 to 10."""
         rated = map_ratings(ratings)
         lowest = [min(rated[name] for name in names) for names in EDIT_RATINGS]
         return math.sqrt(math.prod(lowest)) * self.score_range[1] / MAX_EDIT_RATING

@@ -1,1 +1,1 @@
-"""Human judgements that benchmarks of judges released."""
+"""Human judgements that were released with benchmarks for judges."""

@@ -35,7 +35,7 @@ MIN_FIRST_RATING, MAX_RATING = 4, 6
 def read_mmrb2(place: Place) -> Release:
     """Return experts' choices, with the first response as `a`, and judges' verdicts as scores.
 
-    MMRB2 (Hu et al. 2025): 1,000 pairs each for text-to-image, edits, interleaved texts and images, and reasoning.
+    MMRB2 (Hu et al. 2025): 1,000 pairs for each of text-to-image, edits, interleaved texts and images, and reasoning.
 
     Source: a checkout of facebookresearch/MMRB2 (read at 7ff0552, CC BY-NC 4.0), or one of its files:
     - benchmark/<task>_response_only.json, or <task>.json as its build scripts write it: `{"pairs": [{"id",
@@ -44,9 +44,9 @@ def read_mmrb2(place: Place) -> Release:
     - evaluate/generate_judgements/outputs/*.json: `{id: {"forward": [{"judgement", "evaluator"}], "reverse": [...]}}`.
 
     A pair's prompt has the pair's id, and its images are `<id>/a` and `<id>/b` by the generators `a` and `b`. The
-    template is the task, so that tasks are judged apart; the prompt's skill is the benchmark that the prompt is from. A
-    judge's score of an image is the share of its two verdicts that prefer the image, so the accuracy with equal scores
-    counted half is the release's (compute_accuracy.py).
+    template is the task, so that tasks are judged separately. A prompt's skill is the benchmark that the prompt is
+    from. A judge's score for an image is the share of its two verdicts that prefer the image. So the accuracy equals
+    the release's (compute_accuracy.py) if equal scores count half.
     """
     folder = is_folder(place)
     files = _find_benchmarks(place) if folder else [place]
@@ -60,7 +60,7 @@ def read_mmrb2(place: Place) -> Release:
             pair_id = require_text(record, "id", where)
             record_unique_key(places, pair_id, where, f"pair {pair_id} occurs twice")
             ids = {
-                "template": _name_task(file),
+                "template": _get_task_name(file),
                 "image_a": f"{pair_id}/a",
                 "image_b": f"{pair_id}/b",
                 "generator_a": "a",
@@ -85,27 +85,29 @@ def _find_benchmarks(place: Place) -> list[Place]:
     return files
 
 
-def _name_task(file: Place) -> str:
+def _get_task_name(file: Place) -> str:
     name = file.url.rpartition("/")[2].removesuffix(".json").removesuffix("_response_only")
     return name if name in TASKS else SIDE_BY_SIDE
 
 
 def _read_choices(record: Mapping[str, Any], where: str) -> list[str]:
-    """Return the choice of each rater, `a` or `b`; of the task without ratings from 1 to 6, only the final choice."""
+    """Return each rater's choice, `a` or `b`; if the record has no list of ratings, only the final choice."""
     ratings, chosen = record.get("human_annotations"), PREFERENCE_BY_CHOICE.get(record.get("chosen"))
     if chosen is None:
         found = record.get("chosen")
-        raise SourceError(f"{where}: expected chosen A or B, found {found!r}; is this the released file?")
+        raise SourceError(
+            f"{where}: expected chosen to be A or B, found {found!r}; check that this is the released file"
+        )
     if not isinstance(ratings, list):
         return [chosen]
     for rating in require_list(ratings, "annotations", where):
         if isinstance(rating, bool) or not isinstance(rating, int) or not 1 <= rating <= MAX_RATING:
-            raise SourceError(f"{where}: expected annotations from 1 to {MAX_RATING}, found {rating!r}; correct it")
+            raise SourceError(f"{where}: expected annotations from 1 to {MAX_RATING}, found {rating!r}; check the file")
     return ["a" if rating >= MIN_FIRST_RATING else "b" for rating in ratings]
 
 
 def _read_judgements(file: Place, pairs: Mapping[Any, str]) -> Iterator[Score]:
-    """Yield a judge's scores of both images of each pair; a pair whose verdicts are neither A nor B has none."""
+    """Yield judges' scores for both images of each pair; the scores are None if no verdict is A or B."""
     for pair_id, record in read_objects(file).items():
         if pair_id not in pairs:
             continue

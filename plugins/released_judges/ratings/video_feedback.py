@@ -1,4 +1,4 @@
-"""VideoFeedback: people's ratings of generated videos in five respects, and models' ratings of the same videos."""
+"""VideoFeedback: people's ratings of generated videos on five aspects, and models' ratings of the same videos."""
 
 import json
 import re
@@ -32,12 +32,12 @@ RESULT_FILE_PATTERN = re.compile(r"eval_.*_([^_/]+)\.json")
 
 
 def read_video_feedback(place: Place) -> Release:
-    """Return ratings from 1 to 4 for each of five aspects, and the ratings by models as scores.
+    """Return people's ratings from 1 to 4 for each of five aspects, and models' ratings as scores.
 
     VideoFeedback (He et al. 2024, VideoScore): 37,600 videos by 11 generators; its test set is in VideoScore-Bench.
 
     Source: TIGER-AI-Lab/VideoScore (read at 8e44973, MIT), benchmark/eval_videoscore.py and get_spearman_corr.py, which
-    say how the data set and the results are laid out; no copy of either was at hand. One of
+    say how the data set and the results are laid out. The reader has not been tried on either. It reads one of
 
     - a .json or .parquet file of TIGER-Lab/VideoFeedback or VideoScore-Bench (video_feedback): rows of `{"id",
       "conversations": [{"value": question}, {"value": answer}]}`. The question contains the prompt, and the answer has
@@ -45,17 +45,19 @@ def read_video_feedback(place: Place) -> Release:
     - a folder with results, eval_<benchmark>_<model>.json: lists of `{"id", "text", "ref": "[3, ...]", "ans": "[2.8,
       ...]"}`, with people's ratings in `ref` and the model's in `ans`. Its scores are called `<model>_<aspect>`.
 
-    A video is called by its id, and a prompt by its text. Each aspect is a template of its own.
+    A video is identified by its id, and a prompt by its text. Each aspect is a separate template.
     """
     if not is_folder(place):
         return released(ratings=_read_answers(place))
-    files = [name for name in list_files(place, ".json") if RESULT_FILE_PATTERN.fullmatch(_name_file(name))]
+    files = [name for name in list_files(place, ".json") if RESULT_FILE_PATTERN.fullmatch(_get_file_name(name))]
     if not files:
-        raise SourceError(f"{place.url}: expected results such as eval_video_feedback_MODEL.json, found none; check it")
+        raise SourceError(
+            f"{place.url}: expected results such as eval_video_feedback_MODEL.json, found none; check the path"
+        )
     ratings: dict[tuple[str, str], Rating] = {}
     scores: list[Score] = []
     for file in files:
-        found = RESULT_FILE_PATTERN.fullmatch(_name_file(file))
+        found = RESULT_FILE_PATTERN.fullmatch(_get_file_name(file))
         for where, record in read_list(file, "results"):
             video, prompt = require_text(record, "id", where), require_text(record, "text", where)
             for aspect, value in zip(ASPECTS, _parse_numbers(record, "ref", where), strict=True):
@@ -69,12 +71,12 @@ def read_video_feedback(place: Place) -> Release:
     return released(ratings=ratings.values(), scores=make_scores(scores))
 
 
-def _name_file(file: Place) -> str:
+def _get_file_name(file: Place) -> str:
     return file.url.rpartition("/")[2]
 
 
 def _parse_numbers(record: Mapping[str, Any], name: str, where: str) -> Sequence[float | None]:
-    """Return the five numbers that a field holds as text; a number that is missing is None."""
+    """Return the five numbers that a field contains as text; a missing number is None."""
     text = require_text(record, name, where)
     try:
         values = json.loads(text)
@@ -82,7 +84,7 @@ def _parse_numbers(record: Mapping[str, Any], name: str, where: str) -> Sequence
         values = None
     if not isinstance(values, list) or len(values) != len(ASPECTS):
         expected = f"expected a list of {len(ASPECTS)} numbers in {name}"
-        raise SourceError(f"{where}: {expected}, found {text[:80]!r}; is this the released file?")
+        raise SourceError(f"{where}: {expected}, found {text[:80]!r}; check that this is the released file")
     return [parse_rating(value, where) for value in values]
 
 
@@ -96,8 +98,8 @@ def _read_answers(place: Place) -> Iterator[Rating]:
         values = RATING_PATTERN.findall(answer)
         if len(values) != len(ASPECTS):
             raise SourceError(
-                f"{where}: expected the ratings of {len(ASPECTS)} aspects in the second turn, found {len(values)}; "
-                "is this the released file?"
+                f"{where}: expected ratings for {len(ASPECTS)} aspects in the second turn, found {len(values)}; "
+                "check that this is the released file"
             )
         named = PROMPT_PATTERN.search(question)
         for aspect, value in zip(ASPECTS, values, strict=True):
@@ -108,6 +110,8 @@ def _read_conversations(place: Place) -> Iterator[tuple[str, Mapping[str, Any]]]
     if not place.url.endswith(".parquet"):
         yield from read_list(place, "videos")
         return
-    sheet = read_sheet(place, ("id", "conversations")).require(("id", "conversations"), "is this the released file?")
+    sheet = read_sheet(place, ("id", "conversations")).require(
+        ("id", "conversations"), "check that this is the released file"
+    )
     for row, record in enumerate(sheet.table.to_pylist()):
         yield sheet.where(row), record

@@ -1,4 +1,4 @@
-"""Creates small folders in the layout of the releases' checkouts, with wordings of our own."""
+"""Files of made-up checkouts, laid out like checkouts of the releases but with our own wordings."""
 
 from collections.abc import Mapping
 
@@ -118,5 +118,12 @@ user_prompt:
   - image: {source: edited_images, index: 0}
   - text: "Image B:"
   - image: {source: edited_images, index: 1}
+""",
+}
+WEGENBENCH_FILES: Mapping[str, str] = {
+    "evaluation/Consistency/CoT/demo/infer_demo.py": """
+raise SystemExit("a checkout is never run")
+PROMPT = ("看图。"
+          "描述如下：")
 """,
 }

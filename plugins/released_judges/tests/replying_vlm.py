@@ -1,4 +1,4 @@
-"""A tiny Qwen2-VL that gives the same reply to every question: real code, with weights that lead to the reply."""
+"""A tiny Qwen2-VL with real code, and with weights that are set to produce the same reply to every question."""
 
 from pathlib import Path
 

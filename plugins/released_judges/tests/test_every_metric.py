@@ -1,4 +1,4 @@
-"""Every metric of the plugin scores images with a tiny checkpoint that replies in its judge's form."""
+"""Every metric of the plugin scores images with a tiny checkpoint that replies in the format of the metric's judge."""
 
 from pathlib import Path
 
@@ -8,6 +8,7 @@ from plugins.released_judges.tests.made_checkouts import (
     GEDIT_BENCH_FILES,
     RATIONAL_REWARDS_FILES,
     UNIFIED_REWARD_FILES,
+    WEGENBENCH_FILES,
 )
 from plugins.released_judges.tests.replying_vlm import save_replying_vlm
 from plugins.released_judges.tests.test_ratings import EDIT_NAMES, write_aspects, write_critique
@@ -22,6 +23,7 @@ REPLIES = {
     "rational_rewards_edit": (RATIONAL_REWARDS_FILES, write_critique(4, 3, 2, 1, names=EDIT_NAMES), 0.5),
     "unified_reward": (UNIFIED_REWARD_FILES, write_aspects(2, 3, 4), 3.0),
     "unified_reward_edit": (UNIFIED_REWARD_FILES, '{"reasoning": "So.", "score": [25, 16]}', 6.4),
+    "wegenbench_cot": (WEGENBENCH_FILES, "综合评价：不错\n得分：7分", 7.0),
 }
 """For each metric, the files of a made-up checkout, a reply to every question, and the resulting score."""
 OPTIONS = {"pairwise_edit": ["metrics.pairwise_edit.release=pvc_judge"]}

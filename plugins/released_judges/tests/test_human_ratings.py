@@ -1,4 +1,4 @@
-"""Benchmarks of judges are read from their original layouts, and a judge of ours is compared with people by them."""
+"""Judge benchmarks are read from their original layouts, and used to compare one of our judges with people."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -103,7 +103,7 @@ REFUSED: Mapping[str, list[tuple[Any, ...]]] = {
         (T2I_FILE, {"pairs": [PAIRS[0]] * 2}, r"row 1: pair one occurs twice \(first in .*row 0\)"),
         (T2I_FILE, {"pairs": [make_pair("one", [7])]}, "row 0: expected annotations from 1 to 6, found 7"),
         (T2I_FILE, {"pairs": [make_pair("one", [True])]}, "expected annotations from 1 to 6, found True"),
-        (T2I_FILE, {"pairs": [make_pair("one", [3], "C")]}, "row 0: expected chosen A or B, found 'C'"),
+        (T2I_FILE, {"pairs": [make_pair("one", [3], "C")]}, "row 0: expected chosen to be A or B, found 'C'"),
         (T2I_FILE, [1], "t2i_response_only.json"),
         (JUDGED_FILE, {"one": 3}, "gpt.json"),
     ],
@@ -114,7 +114,7 @@ REFUSED: Mapping[str, list[tuple[Any, ...]]] = {
     "video_feedback": [
         ([{**RESULT, "ans": "[1, 2]"}], r"row 0: expected a list of 5 numbers in ans, found '\[1, 2\]'"),
         ([{**RESULT, "ref": "__import__('os')"}], "expected a list of 5 numbers in ref"),
-        ([{**RESULT, "ans": '["a", 1, 1, 1, 1]'}], "row 0: expected a rating as a number, found 'a'"),
+        ([{**RESULT, "ans": '["a", 1, 1, 1, 1]'}], "row 0: expected a number as the rating, found 'a'"),
         ([{**RESULT, "ref": "[2, 2, 3, 4, 2]"}], "row 0: visual_quality of v1 is 2.0, but 1.0 in .*gpt4o.json, row 0"),
     ],
 }
@@ -142,7 +142,7 @@ def test_video_feedbacks_data_set_is_read_alone(file: str, tmp_path: Path) -> No
     check_tables(release, {"ratings": (names, 2, rows)})
     assert len(release.ratings) == 5 and len(release.scores) == 0
     broken = {**VIDEO, "conversations": [{"value": QUESTION}, {"value": "visual quality: good"}]}
-    with pytest.raises(SourceError, match="row 0: expected the ratings of 5 aspects in the second turn, found 0"):
+    with pytest.raises(SourceError, match="row 0: expected ratings for 5 aspects in the second turn, found 0"):
         read_with("video_feedback", write_file(tmp_path / "broken.json", [broken]))
 
 

@@ -34,7 +34,7 @@ FILES_BY_NAME: Mapping[str, Mapping[str, str]] = {
 
 
 def write_shares(*shares: object) -> str:
-    """Return a reply of UnifiedReward 2.0 with these scores of both images, listed aspect by aspect."""
+    """Return a reply of UnifiedReward 2.0 with these scores for both images, listed aspect by aspect."""
     names = ("Alignment", "Coherence", "Style")
     return "\n".join(
         f"{name} Score:\n Image 1: {shares[2 * place]}\n Image 2: {shares[2 * place + 1]}\n"
@@ -42,7 +42,7 @@ def write_shares(*shares: object) -> str:
     )
 
 
-def write_think(first: int, second: int, winner: str, end: str = "</answer>") -> str:
+def write_think_reply(first: int, second: int, winner: str, end: str = "</answer>") -> str:
     """Return a reply in the form that UnifiedReward-Think's prompt shows."""
     return (
         f"<think>\n1. Semantic consistency: \n    Image 1 ({first}/10) - Two cats. Image 2 is better lit.; \n"
@@ -51,7 +51,7 @@ def write_think(first: int, second: int, winner: str, end: str = "</answer>") ->
     )
 
 
-def write_flex(winner: str, reason: str = "It has both.") -> str:
+def write_flex_reply(winner: str, reason: str = "It has both.") -> str:
     """Return a reply in the form that UnifiedReward-Flex's prompt shows, with many nested objects."""
     dimension = {"name": "Count", "reason_1": "{two}", "reason_2": "one", "score_1": 8, "score_2": 2}
     category = {"name": "A. Semantic", "dims": [dimension] * 30, "cat_reason": "Counted.", "cat_winner": "Image 2"}
@@ -83,10 +83,10 @@ READABLE: list[tuple[str, str, str, str | None]] = [
     ("unified_reward_2", write_shares(1, 0, 0.4, 0.6, 0.5, 0.5), "first", "Alignment 1 to 0, Coherence 0.4 to 0.6, "
      "Style 0.5 to 0.5"),
     ("unified_reward_2", write_shares(0.6, 0.4, 0.4, 0.6, 0.5, 0.5), "tie", None),
-    ("unified_reward_think", write_think(9, 5, "Image 1 is better"), "first", None),
-    ("unified_reward_think", write_think(3, 5, "\nImage 2 is better\n"), "second", None),
-    ("unified_reward_flex", write_flex("Image 1"), "first", "It has both."),
-    ("unified_reward_flex", write_flex("image 2."), "second", "It has both."),
+    ("unified_reward_think", write_think_reply(9, 5, "Image 1 is better"), "first", None),
+    ("unified_reward_think", write_think_reply(3, 5, "\nImage 2 is better\n"), "second", None),
+    ("unified_reward_flex", write_flex_reply("Image 1"), "first", "It has both."),
+    ("unified_reward_flex", write_flex_reply("image 2."), "second", "It has both."),
     ("rational_rewards", write_critique({TEXT: (3.5, 2), VISUAL: (3, 3.2), RENDERING: ("N/A", "N/A")}), "first",
      "A has two cats."),
     ("rational_rewards", write_critique({TEXT: (2, "3.25 (minor)"), "Physical Quality": (3, 3)}), "second", None),
@@ -101,8 +101,8 @@ READABLE: list[tuple[str, str, str, str | None]] = [
     ("mmrb2", f"```json\n{write_preference('B')}\n```", "second", "A is right."),
 ]  # fmt: skip
 UNREADABLE: list[tuple[str, str, str]] = [
-    ("unified_reward", "The first image is better.", "expected one of 'Image 1 is better', .*, found 0 of them"),
-    ("unified_reward", "Image 1 is better. No, Image 2 is better.", "found 2 of them"),
+    ("unified_reward", "The first image is better.", "expected exactly one of 'Image 1 is better', .*, found 0"),
+    ("unified_reward", "Image 1 is better. No, Image 2 is better.", "found 2"),
     ("unified_reward_2", "Alignment Score:\n Image 1: 0.4", "found no image 2's Alignment score"),
     (
         "unified_reward_2",
@@ -110,12 +110,16 @@ UNREADABLE: list[tuple[str, str, str]] = [
         "image 1's Style score from 0 to 1, found '7'",
     ),
     ("unified_reward_2", write_shares(0.4, "nan", 0.4, 0.6, 0.5, 0.5), "image 2's Alignment score from 0 to 1"),
-    ("unified_reward_think", write_think(9, 5, "Image 1 is better", end=""), "between <answer> and </answer>"),
-    ("unified_reward_think", write_think(9, 5, "Image 1"), "found 0 of them"),
-    ("unified_reward_flex", write_flex("Image 1/2"), "Image 1 or Image 2, found 'Image 1/2'"),
-    ("unified_reward_flex", write_flex("Image 1")[:-20], 'a JSON object with a "winner", found none'),
+    ("unified_reward_think", write_think_reply(9, 5, "Image 1 is better", end=""), "between <answer> and </answer>"),
+    ("unified_reward_think", write_think_reply(9, 5, "Image 1"), "found 0;"),
+    ("unified_reward_flex", write_flex_reply("Image 1/2"), "Image 1 or Image 2, found 'Image 1/2'"),
+    ("unified_reward_flex", write_flex_reply("Image 1")[:-20], 'a JSON object with a "winner", found none'),
     ("rational_rewards", "Image A is better.", "lines '## Score A: NUMBER' below the aspects, found none"),
-    ("rational_rewards", write_critique({TEXT: ("good", 2)}), "a number or N/A, found '## Score A: good'"),
+    (
+        "rational_rewards",
+        write_critique({TEXT: ("good", 2)}),
+        "as the score for text_faithfulness, found '## Score A: good'",
+    ),
     ("rational_rewards", write_critique({TEXT: ("N/A", 2), VISUAL: (2, 2)}), "text_faithfulness, found only one"),
     ("genai_bench", "Model A is better.", "expected one of the labels .*, found none"),
     ("genai_bench", "[[A>B] or [B>A]]", "found '"),
@@ -126,7 +130,7 @@ UNREADABLE: list[tuple[str, str, str]] = [
 
 @pytest.fixture
 def make_metric(tmp_path: Path) -> Callable[[str], PairwiseConfig]:
-    """Return a function that returns a pairwise metric in the wording of this name, from a made-up checkout."""
+    """Return a function that returns the pairwise metric with the named wording, read from a made-up checkout."""
 
     def make(name: str) -> PairwiseConfig:
         folder = write_release(tmp_path / name, FILES_BY_NAME[name])
@@ -160,7 +164,7 @@ def test_a_reply_in_another_form_is_unreadable_and_the_message_quotes_it(
 def test_a_truncated_or_very_long_reply_is_unreadable(make_metric: Callable[[str], PairwiseConfig]) -> None:
     metric = make_metric("unified_reward_flex")
     with pytest.raises(UnreadableReply, match="and it was cut at the maximum number of tokens"):
-        run(metric.compare("a cat"), [write_flex("Image 1"), make_reply("{" * 50, complete=False)])
+        run(metric.compare("a cat"), [write_flex_reply("Image 1"), make_reply("{" * 50, complete=False)])
     for name in FILES_BY_NAME:
         with pytest.raises(UnreadableReply, match="expected at most 60000 characters, found 1000000"):
             run(make_metric(name).compare("a cat"), ["{" * 1_000_000] * 2)
@@ -187,7 +191,7 @@ def test_images_are_found_where_the_release_stores_them(make_metric: Callable[[s
 
 
 def test_each_wording_has_its_own_key(make_metric: Callable[[str], PairwiseConfig]) -> None:
-    options = [make_metric(name).comparison_options() for name in FILES_BY_NAME]
+    options = [make_metric(name).list_comparison_options() for name in FILES_BY_NAME]
     assert len({each["wording"] for each in options}) == len(FILES_BY_NAME)
     assert all(make_metric(name).json_role is None for name in FILES_BY_NAME)
 
@@ -198,9 +202,9 @@ def test_a_checkout_of_several_judges_needs_the_name_of_one(tmp_path: Path) -> N
         fill_in_defaults(PairwiseConfig(wording=folder))
     with pytest.raises(ConfigError, match=r"expected a checkout of facebookresearch/MMRB2 \(evaluate/"):
         fill_in_defaults(PairwiseConfig(wording=folder, release="mmrb2"))
-    with pytest.raises(ConfigError, match=r"expected one of .*, genai_bench, .*, found hpsv3; correct it"):
+    with pytest.raises(ConfigError, match=r"expected one of .*, genai_bench, .*, found hpsv3; choose one of them"):
         PairwiseConfig(wording=folder, release="hpsv3")
-    with pytest.raises(ConfigError, match="only with a checkout of the release, found no wording"):
+    with pytest.raises(ConfigError, match=r"requires .*wording, found none; set it to the folder"):
         PairwiseConfig(release="mmrb2")
     with pytest.raises(ConfigError, match="tie: False is ignored with the wording of CodeGoat24/UnifiedReward"):
         fill_in_defaults(PairwiseConfig(wording=folder, release="unified_reward", tie=False))

@@ -1,4 +1,4 @@
-"""A judge sees the image before the edits and two edits, and says which edit is better, in a release's words."""
+"""A judge that is prompted with a release's wording sees a source image and two edits, and chooses the better edit."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +21,8 @@ from plugins.released_judges.tests.test_pair_wordings import write_critique, wri
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.judges.pairwise import PairwiseConfig
 from plumbline.operators.metrics.writing import UnreadableReply
+from plumbline.operators.models.families import make_model_config
+from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
 from plumbline.plugins.released_judges.judges.pairwise_edit import PairwiseEditConfig
 from tests.bench_of import list_arguments, read_prompt_rows, read_run_tables, run_bench, write_rows
 from tests.commands import find_newest_run_folder, run_for_output, run_refused
@@ -46,7 +48,7 @@ SOURCE_BRIGHTNESS, BRIGHTNESS_BY_EDITOR = 90, {"bold": 200, "calm": 100, "dull":
 
 @pytest.fixture
 def make_metric(tmp_path: Path) -> MakeMetric:
-    """Return a function that returns the metric in the wording of this name, from a made-up checkout."""
+    """Return a function that returns the metric with the named wording, read from a made-up checkout."""
 
     def make(name: str) -> PairwiseEditConfig:
         folder = write_release(tmp_path / name, FILES_BY_NAME[name])
@@ -108,9 +110,9 @@ def test_gedit_benchs_quality_is_judged_without_source_and_instruction(tmp_path:
     metric = fill_in_defaults(PairwiseConfig(wording=folder))
     request = next(metric.compare("paint it"))[0]
     assert request.messages[0].text == "Judge quality.\nImage A:\nImage B:" and request.image_at == (23, 32)
-    with pytest.raises(ConfigError, match=r"expected one of .*, found pvc_judge; correct it"):
+    with pytest.raises(ConfigError, match=r"expected one of .*, found pvc_judge; choose one of them"):
         PairwiseConfig(wording=folder, release="pvc_judge")
-    with pytest.raises(ConfigError, match="expected the folder of a checkout of a judge of edits"):
+    with pytest.raises(ConfigError, match="expected the folder with a checkout of an edit judge"):
         fill_in_defaults(PairwiseEditConfig())
 
 
@@ -128,8 +130,8 @@ def test_a_changed_checkout_is_refused(text: str, problem: str, tmp_path: Path) 
         fill_in_defaults(PairwiseEditConfig(wording=write_release(tmp_path, {name: text}), release="pvc_judge"))
 
 
-class Edited:
-    """A benchmark of edits by three editors, in plain colours, with a service that prefers those close to a source."""
+class EditBenchmark:
+    """A benchmark of plain-coloured edits by three editors, with a judge that prefers edits close to their source."""
 
     def __init__(self, folder: Path, server: Server) -> None:
         self.folder, self.server = folder, server
@@ -168,14 +170,14 @@ class Edited:
         """Return a table of the newest run."""
         return pq.read_table(find_newest_run_folder(self.folder / "store") / f"{name}.parquet")
 
-    def count_asked(self) -> int:
+    def count_new_requests(self) -> int:
         asked = len(self.server.bodies)
         self.server.bodies.clear()
         return asked
 
 
 @pytest.fixture
-def edited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Edited]:
+def edited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EditBenchmark]:
     monkeypatch.setenv(KEY_VARIABLE, KEY)
     server = Server()
     server.trial = make_completion("yes")
@@ -186,11 +188,11 @@ def edited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Edited]:
         return make_completion(json.dumps({"winner": f"Image {'AB'[abs(first - source) > abs(second - source)]}"}))
 
     server.script = prefer_close
-    yield Edited(tmp_path, server)
+    yield EditBenchmark(tmp_path, server)
     server.close()
 
 
-def test_a_sweep_shows_the_source_first_and_then_both_edits_in_both_orders(edited: Edited) -> None:
+def test_a_sweep_shows_the_source_first_and_then_both_edits_in_both_orders(edited: EditBenchmark) -> None:
     assert "9 pairs compared in both orders" in edited.sweep()
     assert edited.means() == {"bold": 0.0, "calm": 1.0, "dull": 0.5}
     bodies = edited.server.bodies
@@ -199,18 +201,18 @@ def test_a_sweep_shows_the_source_first_and_then_both_edits_in_both_orders(edite
     assert {body["temperature"] for body in bodies} == {0.7}
 
 
-def test_a_changed_source_is_judged_again_and_no_other_pair(edited: Edited) -> None:
+def test_only_the_pairs_of_a_changed_source_are_judged_again(edited: EditBenchmark) -> None:
     edited.sweep()
-    assert edited.count_asked() == 18
+    assert edited.count_new_requests() == 18
     assert "0 cells to compute" in run_for_output("sweep", *edited.line("benchmark.columns.source=before"))
     edited.write_edits("dull", [paint(SOURCE_BRIGHTNESS, 0), paint(230, 1), paint(SOURCE_BRIGHTNESS, 2)])
     edited.sweep()
     # the source of a pair is that of the second editor by name: the pairs of `dull` with both others have a new one
-    assert edited.count_asked() == 2 * 2
+    assert edited.count_new_requests() == 2 * 2
     assert edited.means()["bold"] == round(1 / 6, 3)
 
 
-def test_a_missing_source_fails_its_pairs_and_no_others(edited: Edited) -> None:
+def test_a_missing_source_fails_its_pairs_and_no_others(edited: EditBenchmark) -> None:
     edited.write_edits("dull", [None, paint(SOURCE_BRIGHTNESS, 1), b"no image"])
     edited.sweep(code=2)
     errors = edited.read("comparisons").column("error").drop_null().to_pylist()
@@ -219,15 +221,32 @@ def test_a_missing_source_fails_its_pairs_and_no_others(edited: Edited) -> None:
     assert edited.means()["calm"] == 1.0
 
 
-def test_a_benchmark_without_sources_and_a_model_for_one_image_are_refused(edited: Edited) -> None:
+def test_a_scorer_ranks_the_edits_of_a_source(edited: EditBenchmark) -> None:
+    service = make_model_config(
+        family="openai", checkpoint="judge", endpoint=edited.server.url, key_variable=KEY_VARIABLE, max_retries=0
+    )
+    metric = PairwiseEditConfig(wording=str(edited.checkout), release="pvc_judge")
+    scorer = Scorer(ScorerConfig(models={"vlm": service}, metrics={"pairwise_edit": metric}))
+    edits = [paint(brightness) for brightness in BRIGHTNESS_BY_EDITOR.values()]
+    sources = [*[paint(SOURCE_BRIGHTNESS)] * len(edits), None, None, paint(1)]
+    scored = scorer.score([*edits, *edits[:2], edits[0]], "paint it", sources=sources)
+    assert dict(zip(BRIGHTNESS_BY_EDITOR, scored["score"], strict=False)) == {"bold": 0.0, "calm": 1.0, "dull": 0.5}
+    messages = [error["message"] for error in scored["error"][len(edits) :]]
+    assert all(message.startswith("the source of the edit: the row has none") for message in messages[:2])
+    assert messages[2].startswith("no other image of its prompt"), "edits of different sources are not compared"
+
+
+def test_a_benchmark_without_sources_and_a_model_for_one_image_are_refused(edited: EditBenchmark) -> None:
     assert "pairwise_edit" in run_refused("sweep", *edited.line())
     single = captioners.save_blip(edited.folder / "blip")
     said = run_refused("sweep", *edited.line("benchmark.columns.source=before", "metrics.pairwise_edit.judge=one",
                                          f"+models.one={{family: captioner, checkpoint: {single}}}"))  # fmt: skip
-    assert "the model of role 'one' is a captioner" in said
+    assert "the model for role 'one' is a captioner" in said
 
 
-def test_sources_may_be_stored_with_the_prompts_and_the_judge_may_run_here(edited: Edited, tmp_path: Path) -> None:
+def test_sources_may_be_stored_with_the_prompts_and_the_judge_may_run_here(
+    edited: EditBenchmark, tmp_path: Path
+) -> None:
     bench = tmp_path / "with_prompts"
     source = paint(SOURCE_BRIGHTNESS)
     write_rows(bench / "prompts.parquet", [{**prompt, "before": source} for prompt in read_prompt_rows(N_PROMPTS)])

@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 
-from plugins.released_judges.tests.made_checkouts import RATIONAL_REWARDS_FILES, UNIFIED_REWARD_FILES
+from plugins.released_judges.tests.made_checkouts import (
+    RATIONAL_REWARDS_FILES,
+    UNIFIED_REWARD_FILES,
+    WEGENBENCH_FILES,
+)
 from plugins.released_judges.tests.replying_vlm import save_replying_vlm
-from plugins.released_judges.tests.test_pair_wordings import write_think
+from plugins.released_judges.tests.test_pair_wordings import write_think_reply
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metrics.judges.judge import map_ratings
 from plumbline.operators.metrics.metric import Evidence, Verdict
@@ -17,6 +21,7 @@ from plumbline.operators.metrics.writing import UnreadableReply
 from plumbline.plugins.released_judges.judges.rational_rewards import RationalRewardsConfig, RationalRewardsEditConfig
 from plumbline.plugins.released_judges.judges.released_judge import ReleasedJudgeConfig
 from plumbline.plugins.released_judges.judges.unified_reward import UnifiedRewardConfig, UnifiedRewardEditConfig
+from plumbline.plugins.released_judges.judges.wegenbench import WeGenBenchCotConfig
 from tests.bench_of import read_run_tables, run_bench, write_benchmark
 from tests.operators.metrics.made_releases import write_release
 from tests.operators.metrics.scripted import run
@@ -28,13 +33,14 @@ FILES: Mapping[type[ReleasedJudgeConfig], Mapping[str, str]] = {
     UnifiedRewardEditConfig: UNIFIED_REWARD_FILES,
     RationalRewardsConfig: RATIONAL_REWARDS_FILES,
     RationalRewardsEditConfig: RATIONAL_REWARDS_FILES,
+    WeGenBenchCotConfig: WEGENBENCH_FILES,
 }
 MakeMetric = Callable[..., ReleasedJudgeConfig]
 
 
 @pytest.fixture
 def make_metric(tmp_path: Path) -> MakeMetric:
-    """Return a function that returns a metric of this kind in the wording of a made-up checkout."""
+    """Return a function that returns a metric of the given class, with the wording of a made-up checkout."""
 
     def make(kind: type[ReleasedJudgeConfig], **options: Any) -> ReleasedJudgeConfig:
         metric: ReleasedJudgeConfig = fill_in_defaults(kind(wording=write_release(tmp_path, FILES[kind]), **options))
@@ -50,7 +56,7 @@ def write_aspects(*values: object) -> str:
 
 
 def write_critique(*values: object, names: Sequence[str] = ("Text Faithfulness", "Physical and Visual Quality")) -> str:
-    """Return RationalRewards' reply about one image or edit: the aspects named, and the rendering of text."""
+    """Return RationalRewards' reply about one image or edit: scores for the named aspects, and for text rendering."""
     aspects = "\n".join(
         f"{number}. {name}:\n## Justification: Two of\n3 cats.\n## Score: {value}"
         for number, (name, value) in enumerate(zip((*names, "Text Rendering"), values, strict=False), 1)
@@ -107,6 +113,18 @@ def test_rational_rewards_criticises_and_rates_an_image(make_metric: MakeMetric)
     assert score(metric, clipped) == pytest.approx((3 - 1) / 3)
 
 
+def test_wegenbenchs_judge_takes_points_off_for_faults(make_metric: MakeMetric) -> None:
+    metric = make_metric(WeGenBenchCotConfig)
+    reply = "综合评价：猫是蓝的。\n扣分细节：\n1. color：猫应为红色，扣3分\n总扣分：3分\n得分： 7 分"
+    verdict, ((request,),) = run(metric.inspect("a {red} cat"), [reply])
+    assert request.messages[0].text == "看图。描述如下：a {red} cat"
+    assert (request.max_tokens, request.temperature, request.image_at) == (1024, 0.0, 0)
+    assert verdict.rationale.startswith("综合评价：猫是蓝的。") and score(metric, verdict) == 7
+    for unreadable in ("得分：11分", "得分：0分", "7", f"得分：{'9' * 5000}分"):
+        with pytest.raises(UnreadableReply):
+            run(metric.inspect("a cat"), [unreadable])
+
+
 def test_rational_rewards_sees_the_source_of_an_edit_first(make_metric: MakeMetric) -> None:
     metric = make_metric(RationalRewardsEditConfig)
     verdict, ((request,),) = run(metric.inspect("paint it"), [write_critique(4, 3, 2, 1, names=EDIT_NAMES)])
@@ -128,7 +146,7 @@ def test_rational_rewards_sees_the_source_of_an_edit_first(make_metric: MakeMetr
         (UnifiedRewardEditConfig, ['{"score": [3, 4]}', '{"score": 4}'], 'a list "score" of 2 numbers, found none'),
         (UnifiedRewardEditConfig, ['{"score": [3, 40]}', '{"score": [4, 4]}'], "overediting from 0 to 25, found '40'"),
         (RationalRewardsConfig, [write_critique(3.5)], "below each aspect, found none for physical_quality"),
-        (RationalRewardsConfig, [write_critique(3.5, "fine", 2)], "physical_quality as a number or N/A, found"),
+        (RationalRewardsConfig, [write_critique(3.5, "fine", 2)], "N/A as the score for physical_quality, found"),
         (RationalRewardsConfig, [write_critique("N/A", "N/A", "N/A")], "at least one aspect, found N/A for all"),
         (RationalRewardsEditConfig, [write_critique(4, 3, 2)], "below each aspect, found none for image_faithfulness"),
     ],
@@ -143,7 +161,7 @@ def test_a_reply_in_another_form_is_unreadable(
 
 def test_a_judge_without_its_released_wording_is_refused(tmp_path: Path) -> None:
     for kind, files in FILES.items():
-        with pytest.raises(ConfigError, match="wording: expected the folder of a checkout of"):
+        with pytest.raises(ConfigError, match="wording: expected the folder with a checkout of"):
             fill_in_defaults(kind())
         assert kind().json_role is None
         with pytest.raises(ConfigError, match="max_tokens: 9 is ignored with the wording of"):
@@ -161,7 +179,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     serving.close()
 
 
-def test_a_sweep_asks_a_service_and_keeps_what_it_could_not_read(server: Server, tmp_path: Path) -> None:
+def test_a_sweep_asks_a_service_and_stores_unreadable_replies(server: Server, tmp_path: Path) -> None:
     def reply(number: int, body: Mapping[str, Any]) -> Answer:
         system, user = body["messages"]
         shown = [part.get("text", "image") for part in user["content"]]
@@ -181,7 +199,7 @@ def test_a_sweep_asks_a_service_and_keeps_what_it_could_not_read(server: Server,
     assert "found none for text_faithfulness; the reply ends with 'Fine.'" in error
 
 
-def test_a_checkpoint_that_runs_here_rates_and_compares(tmp_path: Path) -> None:
+def test_a_local_checkpoint_rates_images_and_compares_pairs(tmp_path: Path) -> None:
     bench = write_benchmark(tmp_path / "bench", ["atlas", "flint"], count=4)
     folder = write_release(tmp_path / "release", UNIFIED_REWARD_FILES)
     judge = save_replying_vlm(tmp_path / "rating", write_aspects(2, 3, 5.0))
@@ -189,7 +207,7 @@ def test_a_checkpoint_that_runs_here_rates_and_compares(tmp_path: Path) -> None:
     models = f"+models.vlm={{family: vlm, checkpoint: '{judge}'}}"
     rated = run_bench(bench, tmp_path / "store", *words, models).results.read_scores().to_pylist()
     assert len(rated) == 8 and {round(row["score"], 9) for row in rated} == {3.333333333}
-    judge = save_replying_vlm(tmp_path / "ranking", write_think(9, 3, "Image 1 is better"))
+    judge = save_replying_vlm(tmp_path / "ranking", write_think_reply(9, 3, "Image 1 is better"))
     words = ["metric=[pairwise]", f"metrics.pairwise.wording={folder}", "metrics.pairwise.release=unified_reward_think"]
     models = f"+models.vlm={{family: vlm, checkpoint: '{judge}'}}"
     compared = run_bench(bench, tmp_path / "store", *words, models).results.read_scores().to_pylist()

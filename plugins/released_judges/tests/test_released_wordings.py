@@ -14,6 +14,7 @@ from plumbline.operators.models.calls import Request
 from plumbline.plugins.released_judges.judges.pairwise_edit import PairwiseEditConfig
 from plumbline.plugins.released_judges.judges.rational_rewards import RationalRewardsConfig, RationalRewardsEditConfig
 from plumbline.plugins.released_judges.judges.unified_reward import UnifiedRewardConfig, UnifiedRewardEditConfig
+from plumbline.plugins.released_judges.judges.wegenbench import WeGenBenchCotConfig
 from tests.operators.metrics.test_released_wordings import (
     IMAGE_PLACEHOLDER,
     PROMPTS,
@@ -57,7 +58,7 @@ UNIFIED_REWARD_SCRIPTS = {
 
 def make_metric(checkout: str, release: str) -> PairwiseConfig:
     metric: PairwiseConfig = PairwiseConfig(wording=find_checkout(checkout), release=release)
-    return metric.with_model_defaults(get_profile)
+    return metric.complete_options(get_profile)
 
 
 def list_parts(request: Request) -> list[str]:
@@ -85,7 +86,7 @@ def compare_with_release(
 ) -> list[Any]:
     """Assert that requests and choices equal the release's; return the release's choices.
 
-    If `joined`, texts that the release sends as parts that follow each other count as one.
+    If `joined`, the parts of each request are joined before they are compared.
     """
     for index, (prompt, theirs) in enumerate(zip(PROMPTS, released, strict=True)):
         reply = replies[index % len(replies)]
@@ -120,7 +121,7 @@ CRITIQUES = [
 
 
 def test_rational_rewards_questions_and_sums_equal_those_of_the_release() -> None:
-    """The released parser looks for another heading of the second aspect than the prompt asks for; replies use it."""
+    """The release's prompt and parser differ in the second aspect's heading; the replies here use the parser's."""
     given = [(prompt, CRITIQUES[index % len(CRITIQUES)]) for index, prompt in enumerate(PROMPTS)]
     released = run_released("RationalRewards", SCRIPT_START + RATIONAL_REWARDS_SCRIPT, given)
     metric = make_metric("RationalRewards", "rational_rewards")
@@ -198,7 +199,7 @@ def test_unified_rewards_questions_about_one_image_equal_those_of_the_release(na
     given = [(EDIT_SCRIPTS[name], prompt) for prompt in PROMPTS]
     released = run_released("UnifiedReward", SCRIPT_START + UNIFIED_REWARD_SCRIPT, given)
     kind = UnifiedRewardConfig if name == "unified_reward" else UnifiedRewardEditConfig
-    metric = kind(wording=find_checkout("UnifiedReward")).with_model_defaults(get_profile)
+    metric = kind(wording=find_checkout("UnifiedReward")).complete_options(get_profile)
     for prompt, theirs in zip(PROMPTS, released, strict=True):
         ours = next(metric.inspect(prompt))[name == "quality"]
         assert (ours.messages[0].text, ours.image_at) == (theirs.requests[0][1], 0)
@@ -232,7 +233,7 @@ def test_rational_rewards_questions_about_one_image_and_scores_equal_those_of_th
     given = [(kind, prompt, replies[index % len(replies)]) for index, prompt in enumerate(PROMPTS)]
     released = run_released("RationalRewards", SCRIPT_START + RATING_SCRIPT, given)
     config = RationalRewardsConfig if kind == "t2i" else RationalRewardsEditConfig
-    metric = config(wording=find_checkout("RationalRewards")).with_model_defaults(get_profile)
+    metric = config(wording=find_checkout("RationalRewards")).complete_options(get_profile)
     for (_, prompt, reply), theirs in zip(given, released, strict=True):
         ours = run_ours(metric.inspect(prompt), [reply], lambda request: {"parts": list_rating_parts(request)})
         assert ours.requests[0]["parts"] == theirs.requests
@@ -240,7 +241,7 @@ def test_rational_rewards_questions_about_one_image_and_scores_equal_those_of_th
 
 
 def list_rating_parts(request: Request) -> list[str]:
-    """Return the system message of a request, and the parts of its message; IMAGE_PLACEHOLDER stands for an image."""
+    """Return a request's system message and the parts of its user message; IMAGE_PLACEHOLDER stands for an image."""
     text, places = request.messages[0].text, request.image_at
     assert isinstance(places, tuple) and request.system is not None
     parts, start = [request.system], 0
@@ -304,10 +305,10 @@ def run(given):
         ("gedit_quality", "GEditBench_v2"),
     ],
 )
-def test_questions_about_two_edits_equal_the_releases(name: str, checkout: str) -> None:
+def test_questions_about_two_edits_equal_those_of_the_release(name: str, checkout: str) -> None:
     released = run_released(checkout, SCRIPT_START + EDIT_PAIRS_SCRIPT, [(name, prompt) for prompt in PROMPTS])
     kind = PairwiseConfig if name == "gedit_quality" else PairwiseEditConfig
-    metric = kind(wording=find_checkout(checkout), release=name).with_model_defaults(get_profile)
+    metric = kind(wording=find_checkout(checkout), release=name).complete_options(get_profile)
     for prompt, theirs in zip(PROMPTS, released, strict=True):
         request = next(metric.compare(prompt))[0]
         text, places = request.messages[0].text, request.image_at
@@ -316,10 +317,38 @@ def test_questions_about_two_edits_equal_the_releases(name: str, checkout: str) 
         assert (request.system or "") + IMAGE_PLACEHOLDER.join(parts) == "".join(theirs.requests)
 
 
-def test_unified_reward_edits_question_about_two_edits_equals_the_releases() -> None:
+def test_unified_reward_edits_question_about_two_edits_equals_that_of_the_release() -> None:
     given = [("UnifiedReward-Edit/edit_paiwise_score.py", prompt) for prompt in PROMPTS]
     released = run_released("UnifiedReward", SCRIPT_START + UNIFIED_REWARD_SCRIPT, given)
-    metric = PairwiseEditConfig(wording=find_checkout("UnifiedReward")).with_model_defaults(get_profile)
+    metric = PairwiseEditConfig(wording=find_checkout("UnifiedReward")).complete_options(get_profile)
     for prompt, theirs in zip(PROMPTS, released, strict=True):
         request = next(metric.compare(prompt))[0]
         assert [[3, request.messages[0].text]] == theirs.requests and request.image_at == 0
+
+
+WEGENBENCH_SCRIPT = """
+sys.path.insert(0, "evaluation/Consistency/CoT/demo")
+import infer_demo
+
+def run(given):
+    prompt, reply = given
+    return [infer_demo.PROMPT + prompt], infer_demo.parse_response(reply)["score"]
+"""
+WEGENBENCH_REPLIES = [
+    "综合评价：好\n得分：7分",
+    "得分:  10\n分 得分：3分",
+    "总扣分：3分",
+    "",
+    "综合评价：得分 3 分；得分：1 分",
+]
+
+
+def test_wegenbenchs_question_and_score_equal_those_of_the_release() -> None:
+    given = [(prompt, WEGENBENCH_REPLIES[number % 5]) for number, prompt in enumerate(PROMPTS)]
+    released = run_released("WeGenBench", WEGENBENCH_SCRIPT, given)
+    metric = WeGenBenchCotConfig(wording=find_checkout("WeGenBench")).complete_options(get_profile)
+    for (prompt, reply), theirs in zip(given, released, strict=True):
+        ours = run_ours(metric.inspect(prompt), [reply])
+        assert [request["messages"][0]["content"] for request in ours.requests] == theirs.requests
+        assert (ours.result and ours.result.ratings[0].value) == theirs.result
+    assert sum(one.result is not None for one in released) == 60

@@ -79,7 +79,7 @@ class InstructionFollowing(VisualConsistency):
 
 
 class VisualQuality(VisualConsistency):
-    """The question that GEditBench v2 asks GPT-4o: which edit looks better, without the instruction or the source."""
+    """GEditBench v2's question for GPT-4o: which edit looks better, judged without the instruction or the source."""
 
     __slots__ = ()
     compares_edits: ClassVar[bool] = False

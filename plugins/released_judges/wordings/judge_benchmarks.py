@@ -1,4 +1,4 @@
-"""The wordings in which benchmarks of judges ask any vision-language model about two images."""
+"""The prompts that judge benchmarks use to ask a vision-language model about two images."""
 
 import re
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ class GenAiBenchPairs(PairRelease):
         return sampling.make_request(text, stop=())._replace(image_at=places)
 
     def read_reply(self, reply: str) -> PairAnswer:
-        """Return the first label in double brackets; raise ValueError if there is none, or an unknown one."""
+        """Return the first label in double brackets; raise ValueError if there is no label or the label is unknown."""
         found = next(filter(None, map(VERDICT_PATTERN.search, reply.splitlines())), None)
         choice = VERDICTS.get(found[0]) if found is not None else None
         if choice is None:
@@ -72,7 +72,7 @@ class Mmrb2Pairs(PairRelease):
 
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
-        return cls(checkout.parse_python(cls.marker_file).read_returned("get_image_gen_prompt"))
+        return cls(checkout.parse_python(cls.marker_file).read_returned_text("get_image_gen_prompt"))
 
     def request(self, prompt: str, sampling: ReplySampling) -> Request:
         before = f"{self.instructions}[ORIGINAL PROMPT TO MODEL:]{prompt}[RESPONSE A:]"
@@ -101,7 +101,7 @@ class Mmrb2EditPairs(Mmrb2Pairs):
 
     @classmethod
     def read(cls, checkout: Checkout) -> Self:
-        return cls(checkout.parse_python(cls.marker_file).read_returned("get_image_edit_prompt"))
+        return cls(checkout.parse_python(cls.marker_file).read_returned_text("get_image_edit_prompt"))
 
     def request(self, prompt: str, sampling: ReplySampling) -> Request:
         before = f"{self.instructions}[ORIGINAL PROMPT TO MODEL:]{prompt}"

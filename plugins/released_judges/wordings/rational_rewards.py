@@ -40,7 +40,7 @@ _SCORE_PATTERN = re.compile(r"[#*\s]*Score ?([AB])?[*\s]*:[*~\s]*(\d{1,3}(?:\.\d
 
 
 class PlacedText(NamedTuple):
-    """A text with the places of its images."""
+    """A text, and the positions of images in it."""
 
     text: str
     places: tuple[int, ...]
@@ -48,14 +48,14 @@ class PlacedText(NamedTuple):
 
 
 def place_images(parts: Sequence[str]) -> PlacedText:
-    """Return the parts of a text joined, with an image between every two of them."""
+    """Join the parts of a text, with an image between each part and the next."""
     ends = [sum(map(len, parts[: number + 1])) for number in range(len(parts) - 1)]
     return PlacedText("".join(parts), tuple(ends))
 
 
 @dataclass(frozen=True, slots=True)
 class RationalRewardsPairs(PairRelease):
-    """RationalRewards-8B-T2I as a judge of two images, as reward_model_evaluation of its release asks it."""
+    """RationalRewards-8B-T2I as a judge of two images, prompted as in its release's reward_model_evaluation."""
 
     repository: ClassVar[str] = REPOSITORY
     marker_file: ClassVar[str] = "reward_model_evaluation/modular_rm_eval/prompts.py"
@@ -93,7 +93,7 @@ class RationalRewardsEditPairs(RationalRewardsPairs):
 
 
 def read_template(checkout: Checkout, file: str, name: str, images: int) -> str:
-    """Return a template; raise ConfigError unless it has the prompt once and the given number of images."""
+    """Return a template; raise ConfigError unless it contains PROMPT_MARK once and IMAGE_MARK `images` times."""
     template = checkout.parse_python(file).read_plain_string(name)
     if (template.count(PROMPT_MARK), template.count(IMAGE_MARK)) != (1, images):
         raise checkout.make_checkout_error(file, f"has a {name} without one {PROMPT_MARK} and {images} {IMAGE_MARK}")
@@ -101,9 +101,10 @@ def read_template(checkout: Checkout, file: str, name: str, images: int) -> str:
 
 
 def compare_scores(reply: str, aspects: Sequence[str]) -> PairAnswer:
-    """Return the image with the higher sum of scores over the aspects, as scoring.py does; the summary is the reason.
+    """Choose the image with the higher sum of scores over the aspects, as scoring.py does.
 
-    An aspect without scores counts 2.5 for both images. Raise ValueError if only one image has a score, or none.
+    The reply's summary becomes the reason. An aspect without scores counts as 2.5 for both images. Raises ValueError if
+    an aspect has a score for only one image, or if no aspect has scores.
     """
     body, _, rest = reply.partition(SUMMARY_MARK)
     scores = read_scores(body)
@@ -111,17 +112,17 @@ def compare_scores(reply: str, aspects: Sequence[str]) -> PairAnswer:
     if not any((aspect, image) in given for aspect in aspects for image in "AB"):
         raise ValueError("expected lines '## Score A: NUMBER' below the aspects, found none")
     if unpaired := [aspect for aspect in aspects if ((aspect, "A") in given) != ((aspect, "B") in given)]:
-        raise ValueError(f"expected a score of each image for {unpaired[0]}, found only one")
+        raise ValueError(f"expected a score for each image on {unpaired[0]}, found only one")
     first, second = (math.fsum(given.get((name, image), MISSING_SCORE) for name in aspects) for image in "AB")
     choice: Choice = "tie" if first == second else "first" if first > second else "second"
     return PairAnswer(choice, P_FIRST_BY_CHOICE[choice], read_rationale(rest) or None)
 
 
 def rate_aspects(reply: str, aspects: Sequence[str]) -> Verdict:
-    """Return a reply's rating of each aspect of one image, without those that are N/A; the summary is the rationale.
+    """Return a reply's ratings of one image, omitting aspects that are N/A; the summary becomes the rationale.
 
-    Ratings are clipped to 1 to 4, as by the release. Raise ValueError if an aspect has neither a number nor N/A, or if
-    none has a number.
+    Ratings are clipped to the range 1 to 4, as in the release. Raises ValueError if an aspect has neither a number nor
+    N/A, or if no aspect has a number.
     """
     body, _, rest = reply.partition(SUMMARY_MARK)
     scores = read_scores(body)
@@ -129,13 +130,13 @@ def rate_aspects(reply: str, aspects: Sequence[str]) -> Verdict:
         raise ValueError(f"expected a line '## Score: NUMBER' below each aspect, found none for {absent[0]}")
     given = {aspect: score for aspect in aspects if (score := scores[aspect, ""]) is not None}
     if not given:
-        raise ValueError("expected a score of at least one aspect, found N/A for all")
+        raise ValueError("expected a score for at least one aspect, found N/A for all")
     ratings = (Rating(aspect, min(max(score, MIN_RATING), MAX_RATING)) for aspect, score in given.items())
     return Verdict(tuple(ratings), read_rationale(rest.partition(REFINEMENT_MARK)[0]))
 
 
 def read_scores(body: str) -> dict[tuple[str, str], float | None]:
-    """Return the first score of each aspect and image: "A", "B", or "" if the reply is about a single image.
+    """Return the first score for each aspect and image: "A", "B", or "" if the reply is about a single image.
 
     A score that is N/A is None. Raise ValueError if a score is neither a number nor N/A.
     """
@@ -148,7 +149,7 @@ def read_scores(body: str) -> dict[tuple[str, str], float | None]:
             aspect = names[heading[1]]
         elif aspect and (scored := _SCORE_PATTERN.fullmatch(line.strip())):
             if scored[2] is None:
-                raise ValueError(f"expected a score of {aspect} as a number or N/A, found {line.strip()[:80]!r}")
+                raise ValueError(f"expected a number or N/A as the score for {aspect}, found {line.strip()[:80]!r}")
             score = None if scored[2].upper() == "N/A" else float(scored[2])
             scores.setdefault((aspect, (scored[1] or "").upper()), score)
     return scores
@@ -156,7 +157,7 @@ def read_scores(body: str) -> dict[tuple[str, str], float | None]:
 
 @dataclass(frozen=True, slots=True)
 class RationalRewardsRating(Release):
-    """Base class of RationalRewards' judges of one image or edit."""
+    """Base class for RationalRewards' judges that rate a single image or edit."""
 
     repository: ClassVar[str] = REPOSITORY
     fixed_options: ClassVar[tuple[str, ...]] = ("replies", "max_tokens", "temperature")
@@ -186,7 +187,7 @@ def _split_at_images(template: TemplateText, prompt: str) -> list[str]:
 
 
 class GenerationRating(RationalRewardsRating):
-    """The question about a generated image, which the release shows in its README.md."""
+    """The question about a generated image, from the release's README.md."""
 
     __slots__ = ()
     marker_file: ClassVar[str] = "README.md"
@@ -202,7 +203,7 @@ class GenerationRating(RationalRewardsRating):
 
 
 class EditRating(RationalRewardsRating):
-    """The question about an edit, which the release asks while it trains an editor; it sees the source first."""
+    """The question about an edit, from the release's training of an editor; the source image comes first."""
 
     __slots__ = ()
     marker_file: ClassVar[str] = "diffusion_rl_training/train_qwen_edit_rationalrewards.py"
@@ -220,7 +221,7 @@ class EditRating(RationalRewardsRating):
 
 
 def check_template(checkout: Checkout, file: str, template: TemplateText, images: int) -> TemplateText:
-    """Return the question; raise ConfigError unless it has one slot for the prompt and this number of images."""
+    """Return the template; raise ConfigError unless it has one slot for the prompt and IMAGE_MARK `images` times."""
     slots = [part.expression for part in template if isinstance(part, Slot)]
     marks = sum(part.count(IMAGE_MARK) for part in template if isinstance(part, str))
     if (slots, marks) != (["prompt"], images):
@@ -229,7 +230,7 @@ def check_template(checkout: Checkout, file: str, template: TemplateText, images
 
 
 def find_code(checkout: Checkout, page: str, mark: str) -> PythonFile:
-    """Return the first block of Python code with this text on a Markdown page; raise ConfigError if there is none."""
+    """Return the first Python code block that contains `mark` on a Markdown page; raise ConfigError if none does."""
     blocks = checkout.read_text(page).split("```python\n")[1:]
     code = next((block for block in (each.partition("\n```")[0] for each in blocks) if mark in block), None)
     if code is None:

@@ -1,4 +1,4 @@
-"""UnifiedReward's wordings (CodeGoat24/UnifiedReward at ff6f520, MIT): several judges, each in a file of its own."""
+"""Prompts of UnifiedReward's judges (CodeGoat24/UnifiedReward at ff6f520, MIT), each read from its own file."""
 
 import math
 import re
@@ -24,7 +24,7 @@ SENTENCES: Mapping[str, Choice] = {
     "Image 2 is better": "second",
     "Both images are equally good": "tie",
 }
-"""Conclusions that a judge may draw, as the release looks for them in replies."""
+"""Sentences that the release looks for in replies, with the choice that each one expresses."""
 WINNERS: Mapping[str, Choice] = {"image 1": "first", "image 2": "second"}
 ASPECTS = ("Alignment", "Coherence", "Style")
 """Aspects that UnifiedReward 2.0 rates, in the order of its replies."""
@@ -50,7 +50,7 @@ def read_problem(checkout: Checkout, file: str, slot: str) -> TemplateText:
 
 @dataclass(frozen=True, slots=True)
 class UnifiedRewardPairs(PairRelease):
-    """Base class of UnifiedReward's judges of two images; they see both images before the text."""
+    """Base class of UnifiedReward's pairwise judges; they see both images before the text."""
 
     repository: ClassVar[str] = REPOSITORY
     max_tokens: ClassVar[int] = MAX_TOKENS
@@ -65,25 +65,25 @@ class UnifiedRewardPairs(PairRelease):
 
 
 class UnifiedRewardRank(UnifiedRewardPairs):
-    """The ranking by UnifiedReward 1 and 2: one sentence says which image is better, or that both are equally good."""
+    """Ranking of two images by UnifiedReward 1 and 2: one sentence of the reply names the better image, or a tie."""
 
     __slots__ = ()
     marker_file: ClassVar[str] = "benchmark_evaluation/vLLM_evaluation/test_qwen_genai_image.py"
 
     def read_reply(self, reply: str) -> PairAnswer:
-        """Return the only conclusion in a reply; raise ValueError if it has none, or different ones."""
+        """Return the conclusion of a reply; raise ValueError if it has none or several different ones."""
         return read_conclusion(reply)
 
 
 def read_conclusion(reply: str) -> PairAnswer:
     found = [choice for sentence, choice in SENTENCES.items() if sentence in reply]
     if len(found) != 1:
-        raise ValueError(f"expected one of {', '.join(map(repr, SENTENCES))}, found {len(found)} of them")
+        raise ValueError(f"expected exactly one of {', '.join(map(repr, SENTENCES))}, found {len(found)}")
     return PairAnswer(found[0], P_FIRST_BY_CHOICE[found[0]], read_rationale(reply) or None)
 
 
 class UnifiedRewardThink(UnifiedRewardPairs):
-    """UnifiedReward-Think on Qwen3-VL or Qwen3.5: a thought with scores by dimension, and then the answer."""
+    """UnifiedReward-Think on Qwen3-VL or Qwen3.5: reasoning with scores for several dimensions, and then the answer."""
 
     __slots__ = ()
     marker_file: ClassVar[str] = (
@@ -131,7 +131,7 @@ class UnifiedRewardRating(Release):
         return cls(read_problem(checkout, cls.marker_file, "prompt"))
 
     def inspect(self, prompt: str, seed: int) -> Writing[Verdict]:
-        """Ask for the three ratings, and return them by the aspects' names in lower case."""
+        """Ask for the three ratings, and return each under its aspect's name in lower case."""
         text = fill_slots(self.text, {"prompt": prompt})
         request = ReplySampling(MAX_TOKENS, seed=seed).make_request(text, stop=())
         reader = partial(read_aspects, aspects=ASPECTS, low=1, high=5)
@@ -141,7 +141,7 @@ class UnifiedRewardRating(Release):
 
 @dataclass(frozen=True, slots=True)
 class UnifiedRewardEditRating(Release):
-    """UnifiedReward-Edit's two questions about one edit: how it follows the instruction, and how well it is made."""
+    """UnifiedReward-Edit's two questions about an edit: how well it follows the instruction and how well it is made."""
 
     repository: ClassVar[str] = REPOSITORY
     marker_file: ClassVar[str] = "UnifiedReward-Edit/edit_pointwise_instruction_following.py"
@@ -160,14 +160,14 @@ class UnifiedRewardEditRating(Release):
         sampling = ReplySampling(MAX_TOKENS, seed=seed)
         texts = fill_slots(self.following, {"instruction": prompt}), self.quality
         requests = [sampling.make_request(text, stop=())._replace(view=view) for view, text in enumerate(texts)]
-        readers = [partial(_rate_edit, names=names) for names in EDIT_RATINGS]
+        readers = [partial(_read_edit_ratings, names=names) for names in EDIT_RATINGS]
         verdicts = yield from ask_as_released(requests, readers)
         rationale = " ".join(verdict.rationale for verdict in verdicts if verdict.rationale)
         return Verdict(tuple(rating for verdict in verdicts for rating in verdict.ratings), rationale)
 
 
-def _rate_edit(reply: str, names: Sequence[str]) -> Verdict:
-    """Return the ratings in a reply's JSON object with a list of scores; raise ValueError if it has no such object."""
+def _read_edit_ratings(reply: str, names: Sequence[str]) -> Verdict:
+    """Return the ratings that a reply lists as "score" in a JSON object; raise ValueError if there is no such list."""
     found = next((each for each in iterate_objects(reply) if "score" in each), None)
     scores = found["score"] if found is not None else None
     if found is None or not isinstance(scores, list) or len(scores) != len(names):
@@ -177,13 +177,13 @@ def _rate_edit(reply: str, names: Sequence[str]) -> Verdict:
 
 
 class UnifiedReward2Scores(UnifiedRewardPairs):
-    """UnifiedReward 2.0's relative scores: for each aspect, the shares of both images in 1."""
+    """UnifiedReward 2.0's relative scores: for each aspect, one score per image. The two scores should sum to 1."""
 
     __slots__ = ()
     marker_file: ClassVar[str] = "inference_qwen/UnifiedReward-2.0-inference/pair_score_image_generation.py"
 
     def read_reply(self, reply: str) -> PairAnswer:
-        """Return the image with the higher sum of scores; the scores are the reason.
+        """Choose the image with the higher sum of scores; the scores become the reason.
 
         Raise ValueError unless there is a score from 0 to 1 for each aspect and image.
         """
@@ -196,7 +196,7 @@ class UnifiedReward2Scores(UnifiedRewardPairs):
 
 
 class UnifiedRewardEditScores(UnifiedRewardPairs):
-    """UnifiedReward-Edit's scores of two edits of an image, which it sees after the image itself."""
+    """UnifiedReward-Edit as a judge that scores two edits of an image; the image itself comes first."""
 
     __slots__ = ()
     marker_file: ClassVar[str] = "UnifiedReward-Edit/edit_paiwise_score.py"
@@ -210,9 +210,9 @@ class UnifiedRewardEditScores(UnifiedRewardPairs):
         return sampling.make_request(fill_slots(self.text, {"instruction": prompt}), stop=())
 
     def read_reply(self, reply: str) -> PairAnswer:
-        """Return the edit with the higher score: the first two numbers with decimals are the scores of both.
+        """Return the edit with the higher score; the scores are the reply's first two numbers with a decimal point.
 
-        Raise ValueError if there are fewer.
+        Raise ValueError if there are fewer than two.
         """
         found = [float(number) for number in _DECIMAL_PATTERN.findall(reply)[:2]]
         if len(found) < 2:
@@ -239,7 +239,7 @@ def _read_shares(reply: str) -> dict[tuple[str, str], float]:
 
 
 def read_number(text: str, low: float, high: float, name: str) -> float:
-    """Return a number from `low` to `high`; raise ValueError, which names the number, for any other text."""
+    """Return a number from `low` to `high`; raise ValueError for any other text, with `name` in the message."""
     found = float(text) if _NUMBER_PATTERN.fullmatch(text) else math.nan
     if not low <= found <= high:
         raise ValueError(f"expected {name} from {low:g} to {high:g}, found {parsing.shorten(text)}")

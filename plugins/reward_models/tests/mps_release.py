@@ -133,12 +133,12 @@ class ReleasedMps(nn.Module):
         self.cross_model = Cross_model(config.projection_dim, config.cross_layers, config.cross_heads)
 
     def embed_words(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the embeddings of all tokens, and those of the texts."""
+        """Return the embedding of each token, and of each text as a whole."""
         read = self.model.text_model(input_ids=ids)
         return self.model.text_projection(read.last_hidden_state), self.model.text_projection(read.pooler_output)
 
     def score(self, pixels: torch.Tensor, prompt: torch.Tensor, condition: torch.Tensor, threshold: float) -> float:
-        """Return the score of one image (1, 3, height, width) and one prompt, both texts as padded token ids."""
+        """Return the score of an image (1, 3, height, width) for a prompt; `prompt` and `condition` are token ids."""
         text_f, text_features = self.embed_words(prompt)
         image_f = self.model.visual_projection(self.model.vision_model(pixel_values=pixels).last_hidden_state)
         condition_f, _ = self.embed_words(condition)
@@ -176,7 +176,7 @@ RELEASED_MODULES = {
 
 
 def save_pickled_network(network: ReleasedMps, file: Path) -> Path:
-    """Save the network as an object whose classes are in the release's modules, and return the file."""
+    """Pickle the network as if its classes were defined in the release's modules, and return the file."""
     try:
         for module, owned in RELEASED_MODULES.items():
             sys.modules[module] = ModuleType(module)

@@ -63,12 +63,13 @@ def score_hpsv3_plus(folder: Path, pair: Pair, measure: Measure) -> Answer:
 def score_hpsv3_plus_iteration(folder: Path, pair: Pair, iteration: float) -> float:
     """Score an image as in HPSv3++'s release (PlantPotatoOnMoon/HPSv3-PlusPlus 7bdbebc) in a batch of one.
 
-    The network of transformers reads the whole conversation; FiLM and head are computed with the weights in the file.
+    The network from transformers reads the whole conversation. The other layers are computed here from the
+    weights in model.safetensors.
     """
     model, words = load_network("Qwen3VLForConditionalGeneration", folder).model, load_tokenizer(folder)
     weights = load_file(folder / "model.safetensors")
-    original, factor = IMAGES[pair.image], tiny_rewards.PLUS_FIELDS["image_factor"]
-    pixels = tiny_rewards.PLUS_FIELDS["image_pixels"]
+    original, factor = IMAGES[pair.image], tiny_rewards.HPSV3_PLUS_FIELDS["image_factor"]
+    pixels = tiny_rewards.HPSV3_PLUS_FIELDS["image_pixels"]
     sides = [max(factor, round(side / factor) * factor) for side in original.size]
     scale = math.sqrt(pixels / (original.width * original.height))
     if sides[0] * sides[1] != pixels:
@@ -176,8 +177,8 @@ def make_video_patches(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the frames as patches of 2 x 4 x 4, and the patch grid.
 
-    Frames are resized as by Qwen-VL's smart_resize and torchvision's resizing of byte tensors: the sides are
-    multiples of 8 pixels, and the number of pixels is between `min_pixels` and `max_pixels`.
+    The sides follow Qwen-VL's smart_resize: they are multiples of 8 pixels, and the number of pixels is between
+    `min_pixels` and `max_pixels`. The pixels are those that torchvision computes for byte tensors.
     """
     width, height = frames[0].size
     sides = [max(8, round(side / 8) * 8) for side in (height, width)]

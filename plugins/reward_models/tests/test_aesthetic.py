@@ -13,7 +13,7 @@ from plugins.reward_models.tests.test_conversion import convert_release
 from plumbline.operators.base.errors import ConfigError, ModelError
 from plumbline.operators.metrics.similarities.similarity import SimilarityConfig
 from plumbline.operators.models.calls import Pair
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.stages.graph import check_models, make_nodes
 from plumbline.operators.stages.similarities import PromptTexts, SimilaritiesStage
 from tests.operators import tiny
@@ -68,12 +68,12 @@ def test_other_weights_and_other_bases_are_refused(tmp_path: Path) -> None:
     torch.save({"weight": torch.zeros(1, 768), "bias": torch.zeros(1)}, file)
     with pytest.raises(ModelError, match=r"head.0.weight has the shape \(1, 768\), but \(1, 24\) in `base`"):
         convert_release(tmp_path / "made", base=base, **given)
-    with pytest.raises(ModelError, match="expected a CLIP in transformers' layout"):
+    with pytest.raises(ModelError, match="expected a CLIP model in transformers' layout"):
         convert_release(tmp_path / "made", base=tiny.save_qwen2_vl(tmp_path / "other"), **given)
 
 
 def test_a_predictor_cannot_compare_an_image_with_a_prompt() -> None:
-    models = {"laion_aesthetic": model_config(family="laion_aesthetic", checkpoint="owner/name")}
+    models = {"laion_aesthetic": make_model_config(family="laion_aesthetic", checkpoint="owner/name")}
     metric = SimilarityConfig(model="laion_aesthetic", measure="reward")
     with pytest.raises(ConfigError, match=r"metrics\.a: .*, which supports compares=image, not prompt"):
         check_models(make_nodes({"a": metric}), models)

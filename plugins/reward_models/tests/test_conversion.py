@@ -19,7 +19,7 @@ from plugins.reward_models.tests import tiny_rewards
 from plumbline.jobs.command import run_job
 from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.calls import Measure, Pair
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.networks.clip import rename_weight
 from plumbline.operators.models.resolution import resolve_model
@@ -34,7 +34,7 @@ PAIRS = [Pair(image, text) for image in range(len(IMAGES)) for text in TEXTS]
 
 
 def compute_similarities(family: str, folder: Path, measure: Measure) -> list[float]:
-    model = load(resolve_model(model_config(family=family, checkpoint=str(folder)), on_gpu=False), "similarity")
+    model = load(resolve_model(make_model_config(family=family, checkpoint=str(folder)), on_gpu=False), "similarity")
     features = model.encode([model.preprocess(picture) for picture in IMAGES])
     return [row.similarity for row in model.compare(features, PAIRS, measure)]
 
@@ -58,7 +58,9 @@ def save_weights(file: Path, weights: Any) -> Path:
     return file
 
 
-def test_a_converted_open_clip_training_checkpoint_has_the_networks_scores(clip_base: Path, tmp_path: Path) -> None:
+def test_a_converted_open_clip_training_checkpoint_has_the_scores_of_its_network(
+    clip_base: Path, tmp_path: Path
+) -> None:
     weights = {f"module.{name}": tensor for name, tensor in make_clip_weights().items()}
     file = save_weights(
         tmp_path / "HPS.pt", {"epoch": 3, "name": "run", "state_dict": weights, "optimizer": {"state": {}}}
@@ -272,7 +274,7 @@ def test_weights_that_do_not_match_the_base_are_refused_by_name(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"not weights", "expected a file of weights, found|expected a pickle of tensors, found"),
+        (b"not weights", "expected a weights file, found|expected a pickle of tensors, found"),
         (
             {"state_dict": {"epoch": 3}},
             "expected tensors by name, at the top level or under state_dict or model, found none",

@@ -1,4 +1,4 @@
-"""FGA-BLIP2 scores an image for its prompt, and each word of the prompt."""
+"""FGA-BLIP2 scores an image against its prompt, and scores each word of the prompt."""
 
 from pathlib import Path
 from statistics import fmean
@@ -136,5 +136,5 @@ def test_a_converted_fga_blip2_has_the_scores_of_its_release(folder: Path, tmp_p
         pairs = [Pair(image, text) for image in range(len(IMAGES)) for text in TEXTS]
         scores.append([result.similarity for result in model.compare(features, pairs, "reward")])
     assert scores[0] == pytest.approx(scores[1], abs=1e-6)
-    with pytest.raises(ModelError, match="expected a BLIP-2 in transformers' layout"):
+    with pytest.raises(ModelError, match="expected a BLIP-2 model in transformers' layout"):
         convert_release(tmp_path / "again", base=rewards.save_pickscore(tmp_path / "clip"), **given)

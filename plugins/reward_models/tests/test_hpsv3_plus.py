@@ -1,4 +1,4 @@
-"""HPSv3++ rates an image under the capability that it infers, and under the iteration that it is given."""
+"""HPSv3++'s reward depends on the configured iteration, and on a capability inferred from the image."""
 
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,9 @@ from safetensors.torch import load_file
 from plugins.reward_models.tests import tiny_rewards
 from plugins.reward_models.tests.references import score_hpsv3_plus_iteration
 from plugins.reward_models.tests.test_conversion import convert_release, save_weights
-from plumbline.operators.base.errors import ConfigError, HopelessRow, ModelError
+from plumbline.operators.base.errors import ConfigError, ModelError, UnprocessableRowError
 from plumbline.operators.models.calls import Pair
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.plugins.reward_models import conversion
 from tests.operators import tiny
@@ -45,9 +45,9 @@ def test_a_reward_depends_on_the_iteration_as_in_the_release(folder: Path) -> No
 
 def test_the_iteration_is_a_fraction_and_is_in_the_key(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"iteration: expected a fraction between 0 and 1, got 300"):
-        model_config(family="hpsv3_plus", checkpoint="owner/name", iteration=300)
+        make_model_config(family="hpsv3_plus", checkpoint="owner/name", iteration=300)
     keys = [
-        resolve_model(model_config(family="hpsv3_plus", checkpoint=str(folder), iteration=iteration), on_gpu=False)
+        resolve_model(make_model_config(family="hpsv3_plus", checkpoint=str(folder), iteration=iteration), on_gpu=False)
         for iteration in (0.0, 0.3)
     ]
     assert [key.options for key in keys] == [{"iteration": 0.0}, {"iteration": 0.3}]
@@ -56,15 +56,15 @@ def test_the_iteration_is_a_fraction_and_is_in_the_key(folder: Path) -> None:
 def test_a_prompt_with_the_reward_token_is_refused(folder: Path) -> None:
     model = load_model("hpsv3_plus", folder, "similarity")
     features = model.encode([model.preprocess(IMAGES[0])])
-    with pytest.raises(HopelessRow, match="the prompt contains the reward's token; change the prompt's text"):
+    with pytest.raises(UnprocessableRowError, match="the prompt contains the reward's token; change the prompt's text"):
         model.compare(features, [Pair(0, "a <|Reward|> of red")], "reward")
 
 
 def test_a_converted_hpsv3_plus_has_the_scores_of_its_release(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conversion, "PIXELS_PER_IMAGE", tiny_rewards.PLUS_FIELDS["image_pixels"])
-    monkeypatch.setattr(conversion, "IMAGE_FACTOR", tiny_rewards.PLUS_FIELDS["image_factor"])
+    monkeypatch.setattr(conversion, "PIXELS_PER_IMAGE", tiny_rewards.HPSV3_PLUS_FIELDS["image_pixels"])
+    monkeypatch.setattr(conversion, "IMAGE_FACTOR", tiny_rewards.HPSV3_PLUS_FIELDS["image_factor"])
     unused = {"lm_head.weight": torch.zeros(3, 2), "cap_encoder.pool_attn.weight": torch.zeros(1, 6)}
     unused["cap_encoder.pool_attn.bias"] = torch.zeros(1)
     weights = {**load_file(folder / "model.safetensors"), **unused}

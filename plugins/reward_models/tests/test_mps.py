@@ -14,7 +14,7 @@ from plugins.reward_models.tests.references import load_released_mps, score_mps_
 from plugins.reward_models.tests.test_conversion import CommandOnUnpickle, convert_release
 from plumbline.operators.base.errors import ConfigError, ModelError
 from plumbline.operators.models.calls import Pair
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.plugins.reward_models.mps import CONDITIONS
 from tests.operators import tiny
@@ -49,8 +49,8 @@ def test_every_condition_has_the_score_of_the_release(folder: Path, threshold: f
 
 def test_the_threshold_is_a_fraction_and_is_in_the_key(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"mask_threshold: expected a fraction between 0 and 1, got 3"):
-        model_config(family="mps", checkpoint="owner/name", mask_threshold=3)
-    config = model_config(family="mps", checkpoint=str(folder), mask_threshold=0.01)
+        make_model_config(family="mps", checkpoint="owner/name", mask_threshold=3)
+    config = make_model_config(family="mps", checkpoint=str(folder), mask_threshold=0.01)
     assert resolve_model(config, on_gpu=False).options == {"mask_threshold": 0.01}
 
 
@@ -71,12 +71,12 @@ def test_a_converted_mps_has_the_scores_of_its_release(folder: Path, tmp_path: P
     else:
         file = tmp_path / "MPS_overall_checkpoint.safetensors"
         save_file(network.state_dict(), file)
-    made = convert_release(tmp_path / "made", release="mps", weights=file, base=save_base(tmp_path / "base"))
+    made = convert_release(tmp_path / "made", release="mps", weights=file, base=save_clip_base(tmp_path / "base"))
     found, expected = ([result.similarity for result in compare(place)] for place in (made, folder))
     assert found == pytest.approx(expected, abs=1e-5)
 
 
-def save_base(folder: Path) -> Path:
+def save_clip_base(folder: Path) -> Path:
     """Save the CLIP from which MPS was trained; its weights are not the ones in MPS."""
     tiny_rewards.save_mps(folder, seed=5)
     tiny.edit_json(folder / "config.json", cross_layers=None, cross_heads=None, architectures=["CLIPModel"])
@@ -89,7 +89,7 @@ def test_nothing_in_a_pickled_network_runs(folder: Path, tmp_path: Path) -> None
     evil = copy.deepcopy(network)
     evil.callback = CommandOnUnpickle(ran)  # type: ignore[assignment]
     file = mps_release.save_pickled_network(evil, tmp_path / "MPS.pth")
-    given = {"release": "mps", "weights": file, "base": save_base(tmp_path / "base")}
+    given = {"release": "mps", "weights": file, "base": save_clip_base(tmp_path / "base")}
     with pytest.raises(ModelError, match=r"found other objects .*none of its code was executed"):
         convert_release(tmp_path / "made", **given)
     evil.callback = CallOnUnpickle(ran)  # type: ignore[assignment]
@@ -99,7 +99,7 @@ def test_nothing_in_a_pickled_network_runs(folder: Path, tmp_path: Path) -> None
 
 
 class CallOnUnpickle:
-    """Object that creates a file when it is unpickled, by a function that torch does not refuse by its module."""
+    """Object whose unpickling creates a file, by a call to a function from a module that torch does not block."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -112,5 +112,5 @@ def test_a_base_without_clip_is_refused(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "MPS.safetensors"
     save_file(load_released_mps(folder).state_dict(), file)
     base = rewards.save_blip_itm(tmp_path / "base")
-    with pytest.raises(ModelError, match="expected a CLIP in transformers' layout"):
+    with pytest.raises(ModelError, match="expected a CLIP model in transformers' layout"):
         convert_release(tmp_path / "made", release="mps", weights=file, base=base)

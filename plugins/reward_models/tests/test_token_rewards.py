@@ -8,10 +8,10 @@ import pytest
 from torch.nn.utils.rnn import pad_sequence
 
 from plugins.reward_models.tests import tiny_rewards
-from plumbline.operators.base.errors import ConfigError, HopelessRow, ModelError
+from plumbline.operators.base.errors import ConfigError, ModelError, UnprocessableRowError
 from plumbline.operators.metrics.similarities.similarity import SimilarityConfig
 from plumbline.operators.models.calls import Pair
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.stages.graph import check_models, make_nodes
 from plumbline.plugins.reward_models import reward_tokens
 from tests.operators import tiny
@@ -38,7 +38,7 @@ def encode_images(model: Any) -> Any:
 def test_hpsv3_refuses_prompts_that_contain_its_special_tokens(tmp_path: Path) -> None:
     model = load_model("hpsv3", tiny_rewards.save_hpsv3(tmp_path / "hpsv3"), "similarity")
     for text in ("a <|Reward|> of red", "two <|image_pad|>"):
-        with pytest.raises(HopelessRow, match="token; change the prompt's text"):
+        with pytest.raises(UnprocessableRowError, match="token; change the prompt's text"):
             model.compare(encode_images(model), [Pair(0, text)], "reward")
     assert len(model.compare(encode_images(model), [Pair(0, "a {text_prompt} in {braces}")], "reward")) == 1
 
@@ -56,7 +56,7 @@ def test_hpsv3_requires_one_placeholder_in_the_instruction_and_the_reward_token_
 
 
 def test_a_model_for_edits_cannot_compare_an_image_with_a_prompt() -> None:
-    models = {"editreward": model_config(family="editreward", checkpoint="owner/name")}
+    models = {"editreward": make_model_config(family="editreward", checkpoint="owner/name")}
     metric = SimilarityConfig(model="editreward", measure="reward")
     with pytest.raises(ConfigError, match=r"metrics\.e: .*, which supports compares=edit, not prompt"):
         check_models(make_nodes({"e": metric}), models)

@@ -14,14 +14,14 @@ from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.images.decoding import ImageLimits, decode_each
 from plumbline.operators.images.videos import Clips
 from plumbline.operators.metrics.similarities.similarity import SimilarityConfig
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
 from tests.operators import tiny
 from tests.operators.images.test_videos import write_video
 
 
 def make_scorer(folder: Path, *ratings: str | None, **clips: Any) -> Scorer:
-    models = {"videoalign": model_config(family="videoalign", checkpoint=str(folder))}
+    models = {"videoalign": make_model_config(family="videoalign", checkpoint=str(folder))}
     metrics = {
         str(name): SimilarityConfig(model="videoalign", measure="reward", rating=name) for name in (None, *ratings)
     }
@@ -30,7 +30,7 @@ def make_scorer(folder: Path, *ratings: str | None, **clips: Any) -> Scorer:
 
 @pytest.mark.parametrize("heads", [1, 3])
 def test_videoalign_returns_the_original_ratings_for_frames_and_for_files(heads: int, tmp_path: Path) -> None:
-    """Frames are sampled from a file by time. If their number is odd, the last frame is repeated."""
+    """Frames are sampled from a file at equal time intervals. If their number is odd, the last frame is repeated."""
     folder = tiny_rewards.save_videoalign(tmp_path / "videoalign", heads=heads)
     shown, clip = tiny.draw_frames(3), write_video(tmp_path / "clip", "mp4")
     sampled = [image for image in decode_each(clip, ImageLimits(), Clips(rate=2)) if isinstance(image, Image.Image)]
@@ -54,7 +54,7 @@ def test_x_clip_samples_as_many_frames_as_it_was_trained_on(count: int, shown: l
         tiny_rewards.save_x_clip(tmp_path / "xclip"),
         [tiny.draw_frames(count), tiny.draw_frames(count, first=4)],
     )
-    models = {"xclip": model_config(family="x_clip", checkpoint=str(folder))}
+    models = {"xclip": make_model_config(family="x_clip", checkpoint=str(folder))}
     metrics = {"xclipscore": SimilarityConfig(model="xclip")}
     scorer = Scorer(ScorerConfig(models=models, metrics=metrics, clips=Clips(shown="video", frames=count)))
     texts = ["a red circle", "two blue stars"]
@@ -94,7 +94,7 @@ def test_videoalign_is_refused_if_frames_are_shown_separately(shown: str, tmp_pa
 
 def test_hpsv3_scores_a_video_by_the_mean_over_its_frames(tmp_path: Path) -> None:
     folder, clip = tiny_rewards.save_hpsv3(tmp_path / "hpsv3"), write_video(tmp_path / "clip", "mp4")
-    models = {"hpsv3": model_config(family="hpsv3", checkpoint=str(folder))}
+    models = {"hpsv3": make_model_config(family="hpsv3", checkpoint=str(folder))}
     metrics = {"hpsv3": SimilarityConfig(model="hpsv3", measure="reward")}
     hpsv3 = Scorer(ScorerConfig(models=models, metrics=metrics))
     shown = [image for image in decode_each(clip, ImageLimits(), Clips()) if isinstance(image, Image.Image)]

@@ -1,4 +1,4 @@
-"""Random checkpoints of the plugin's reward models, in the published layout or in that of converted checkpoints."""
+"""Checkpoints with random weights for the plugin's reward models, in the published or the converted layout."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -45,11 +45,11 @@ def save_x_clip(folder: Path, *, seed: int = 0) -> Path:
 
 
 MPS_CONTEXT_TOKENS = 77
-"""Context of the released MPS, in which its conditions differ also if each letter is a token."""
+"""Context length of the released MPS, in which its conditions differ even if every letter is a token."""
 
 
 def save_mps(folder: Path, *, seed: int = 0) -> Path:
-    """Save an MPS as it is stored after converting its release."""
+    """Save an MPS in the layout of a converted release."""
     save_pickscore(folder)
     config = CLIPConfig.from_pretrained(folder)
     config.text_config.max_position_embeddings = MPS_CONTEXT_TOKENS
@@ -64,7 +64,7 @@ def save_mps(folder: Path, *, seed: int = 0) -> Path:
 
 
 def save_fga_blip2(folder: Path, *, seed: int = 0) -> Path:
-    """Save an FGA-BLIP2 as it is stored after converting its release."""
+    """Save an FGA-BLIP2 in the layout of a converted release."""
     save_blip2_itm(folder, seed=seed)
     network = FgaBlip2.from_pretrained(folder)
     for name, tensor in network.named_parameters():
@@ -85,7 +85,7 @@ def save_fixed_clip(folder: Path) -> Path:
 
 
 def save_aesthetic(folder: Path, *, seed: int = 0, relu: bool = False, widths: Sequence[int] = (1,)) -> Path:
-    """Save an aesthetic predictor as it is stored after converting its release, on the CLIP of `save_fixed_clip`."""
+    """Save an aesthetic predictor in its converted layout, with the vision tower that `save_fixed_clip` saves."""
     save_fixed_clip(folder)
     clip = CLIPModel.from_pretrained(folder)
     config = clip.config.vision_config
@@ -110,14 +110,14 @@ def save_hpsv3(folder: Path, *, seed: int = 0) -> Path:
     return folder
 
 
-PLUS_FIELDS = {"condition_width": 6, "image_factor": 6, "image_pixels": 900}
+HPSV3_PLUS_FIELDS = {"condition_width": 6, "image_factor": 6, "image_pixels": 900}
 """Fields of the tiny HPSv3++. The first resizing is to multiples of 6 pixels, Qwen3-VL's own to multiples of 8."""
 
 
 def save_hpsv3_plus(folder: Path, *, seed: int = 0) -> Path:
     """Save a converted HPSv3++: a Qwen3-VL whose tokenizer has one additional token."""
     tiny.save_qwen2_vl(folder, seed=seed, kind="qwen3_vl")
-    _save_token_reward(folder, HpsV3Plus, (REWARD_TOKEN,), {FILE: INSTRUCTION}, seed=seed, **PLUS_FIELDS)
+    _save_token_reward(folder, HpsV3Plus, (REWARD_TOKEN,), {FILE: INSTRUCTION}, seed=seed, **HPSV3_PLUS_FIELDS)
     return folder
 
 

@@ -1,4 +1,4 @@
-"""Checks that a reward server's numbers are right and repeatable, use all inputs, and arrive quickly."""
+"""Checks that a reward server's scores are right and repeatable, depend on all inputs, and arrive quickly."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Over HTTP, the service enforces tokens and limits, replies on each wire, and never reports a failure as a number."""
+"""Over HTTP, the service enforces tokens and limits, replies in each format, and never sends a number for a failure."""
 
 import asyncio
 import base64
@@ -23,7 +23,7 @@ from urllib3.util import Retry
 from plumbline.operators.base.errors import ConfigError, RowError
 from plumbline.operators.metrics.image_statistic import ImageStatisticConfig
 from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.rewards.combination import Reward, RewardConfig
 from plumbline.operators.scoring.scorer import Scorer
 from plumbline.pipelines.web.listening import (
@@ -42,8 +42,15 @@ from plumbline.plugins.reward_server.replica import score_batch
 from plumbline.plugins.reward_server.run_service import find_nodes, find_served_metrics, make_video_reader
 from plumbline.plugins.reward_server.sentinel import Sentinel
 from plumbline.plugins.reward_server.serve_config import LoadConfig, ServeConfig
-from plumbline.plugins.reward_server.service import ImageAnswers, Service
-from plumbline.plugins.reward_server.wires.wire import JSON_MEDIA_TYPE, MetricAnswer, Need, ScoreRequest, Served
+from plumbline.plugins.reward_server.service import Service
+from plumbline.plugins.reward_server.wires.wire import (
+    JSON_MEDIA_TYPE,
+    ImageAnswers,
+    MetricAnswer,
+    Need,
+    ScoreRequest,
+    Served,
+)
 from tests.operators.models.endpoint import KEY, KEY_VARIABLE, Server, make_completion
 
 TOKEN = "correct horse battery staple"
@@ -356,7 +363,7 @@ def collect_sources(path: str, **sent: Any) -> list[tuple[bytes, ...]]:
 
 
 def test_each_wire_reads_the_sources_that_its_clients_send() -> None:
-    """An edit may have no, one or several sources.
+    """An edit may have no source, one, or several.
 
     An image in the same turn as a video is a source, and so are the frames of source videos.
     """
@@ -416,7 +423,7 @@ def test_a_reward_needs_sources_if_it_or_a_watched_metric_reads_them() -> None:
         config = ServeConfig(models={}, metrics=metrics, **words)
         served = find_served_metrics(config, find_nodes(config))
         assert served.list_needs("kept") == ["sources"] and not served.list_needs("brightness")
-        return served.select_needing("sources", [asked])
+        return served.select_metrics_needing("sources", [asked])
 
     watched = {"reward": RewardConfig(weights={"brightness": 1}), "sentinel": ("kept",)}
     assert (
@@ -513,7 +520,7 @@ def make_chat_request(image: bytes, caption: str, address: str = "data:image;bas
 
 
 def test_unifiedreward_clients_find_a_rating_or_raise_an_error() -> None:
-    """verl-omni's client parses any reply as a ChatCompletion; OpenAI's client raises an error for a failure status."""
+    """verl-omni's client parses any reply as a ChatCompletion; OpenAI's raises an error for HTTP error codes."""
 
     async def score_in_tenths(batch: Sequence[ScoreRequest], metrics: Sequence[str]) -> Sequence[ImageAnswers]:
         answers = [answer["align"] for answer in await score(batch, metrics)]
@@ -608,7 +615,7 @@ def test_the_part_of_a_combined_reward_that_reads_sources_receives_them() -> Non
     ]
 
 
-def test_a_combined_reward_of_two_judges_of_edits_equals_the_scorers(
+def test_a_combined_reward_of_two_judges_of_edits_equals_that_of_the_scorer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The request has Flow-Factory's format, and the judge gives all images the same ratings."""
@@ -618,7 +625,9 @@ def test_a_combined_reward_of_two_judges_of_edits_equals_the_scorers(
         '{"editing_success": 8, "overediting": 6, "naturalness": 9, "artifacts": 3, "rationale": "So."}'
     )
     config = ServeConfig(
-        models={"vlm": model_config(family="openai", checkpoint="m", endpoint=judge.url, key_variable=KEY_VARIABLE)},
+        models={
+            "vlm": make_model_config(family="openai", checkpoint="m", endpoint=judge.url, key_variable=KEY_VARIABLE)
+        },
         metrics={"edit": VieScoreEditConfig(), "kept": VieScoreEditConfig(part="consistency")},
         reward=RewardConfig(weights={"edit": 1.0, "kept": 0.5}),
     )
@@ -907,7 +916,7 @@ def test_the_counters_and_the_openapi_document_cover_every_wire() -> None:
     assert "$ref" not in json.dumps(document)
 
 
-STRANGE_NAMES = (
+FOREIGN_HOST_NAMES = (
     "evil.example",
     "127.0.0.1.evil.example:8000",
     "",
@@ -915,14 +924,14 @@ STRANGE_NAMES = (
     "[::2]:8000",
     "example.org@evil",
 )
-OWN_NAMES = ("localhost:9000", "127.0.0.1", "[::1]:8000", "rewards.example.org")
+OWN_HOST_NAMES = ("localhost:9000", "127.0.0.1", "[::1]:8000", "rewards.example.org")
 
 
 def test_requests_with_a_foreign_host_name_are_refused() -> None:
     client = Client()
-    for name in STRANGE_NAMES:
+    for name in FOREIGN_HOST_NAMES:
         assert client("GET", "/rewards", headers={"Host": name}).status_code == 400, name
-    for name in OWN_NAMES:
+    for name in OWN_HOST_NAMES:
         assert client("GET", "/rewards", headers={"Host": name}).status_code == 200, name
 
 

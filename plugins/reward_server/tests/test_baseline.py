@@ -1,4 +1,4 @@
-"""The sentinel's baseline contains one generator's scores from a stored run, by exactly the metrics that are served."""
+"""The sentinel's baseline contains a generator's scores from a stored run, for exactly the metrics that are served."""
 
 import json
 from pathlib import Path
@@ -24,14 +24,14 @@ def scored_benchmark(tmp_path_factory: pytest.TempPathFactory) -> ScoredBenchmar
     return run_benchmark(folder, folder.parent / "store", METRIC_OPTIONS[0])
 
 
-def configure_sentinel(store: Path, *words: str) -> Sentinel | None:
+def make_configured_sentinel(store: Path, *words: str) -> Sentinel | None:
     given = ["reward=edge_density", "sentinel=[saturation]", f"store={store}", *words]
     config = load_job_config("serve", *METRIC_OPTIONS, *given)
     return make_sentinel(config, find_served_metrics(config, find_nodes(config)))
 
 
 def test_the_baseline_contains_one_generators_scores_from_the_run(scored_benchmark: ScoredBenchmark) -> None:
-    watching = configure_sentinel(scored_benchmark.store, "baseline=latest", "baseline_generator=flint")
+    watching = make_configured_sentinel(scored_benchmark.store, "baseline=latest", "baseline_generator=flint")
     assert watching is not None and watching.baseline is not None
     rows = scored_benchmark.scores[scored_benchmark.scores.generator == "flint"].pivot(
         index="prompt_id", columns="metric", values="score"
@@ -61,7 +61,7 @@ def test_an_unusable_baseline_is_refused_in_one_line(
     words: list[str], complaint: str, scored_benchmark: ScoredBenchmark
 ) -> None:
     with pytest.raises(ConfigError, match=complaint) as refused:
-        configure_sentinel(scored_benchmark.store, *words)
+        make_configured_sentinel(scored_benchmark.store, *words)
     assert "\n" not in str(refused.value)
 
 
@@ -71,7 +71,7 @@ def test_a_combined_reward_uses_units_from_the_run(tmp_path: Path) -> None:
     ran = run_benchmark(folder, tmp_path / "store", CLIP_METRICS_OPTION).scores.query("metric == 'clipscore'")
     digests = set()
     for generator in ("atlas", "flint", "null"):
-        served = configure_reward(tmp_path / "store", f"baseline_generator={generator}")
+        served = make_served_with_reward(tmp_path / "store", f"baseline_generator={generator}")
         assert served.combination is not None
         scores = ran[ran.generator == generator].score if generator != "null" else ran.score
         assert served.combination.scales["clipscore"] == pytest.approx((scores.mean(), scores.std(ddof=0)))
@@ -85,10 +85,10 @@ def test_a_combined_reward_uses_units_from_the_run(tmp_path: Path) -> None:
     assert served.combination.describe()["scales"] == own == other, (
         "the server and the export use exactly the same scales"
     )
-    digests.add(configure_reward(tmp_path / "store", weight="3").metrics["reward"])
+    digests.add(make_served_with_reward(tmp_path / "store", weight="3").metrics["reward"])
     assert len(digests) == 4
-    with pytest.raises(ConfigError, match=r"baseline .* has no two images of a prompt with different scores"):
-        configure_reward(tmp_path / "store", "baseline_generator=atlas", unit="noise")
+    with pytest.raises(ConfigError, match=r"expected two images of a prompt with different scores by .* in baseline "):
+        make_served_with_reward(tmp_path / "store", "baseline_generator=atlas", unit="noise")
 
 
 CLIP_METRICS_OPTION = "metric=[clipscore,vqascore]"
@@ -98,7 +98,7 @@ def write_reward(weight: str = "2", unit: str = "z_score") -> str:
     return f"reward={{weights: {{clipscore: {weight}, vqascore: 1}}, unit: {unit}}}"
 
 
-def configure_reward(store: Path, *words: str, **options: str) -> Served:
+def make_served_with_reward(store: Path, *words: str, **options: str) -> Served:
     config = load_job_config(
         "serve",
         CLIP_METRICS_OPTION,
@@ -135,4 +135,4 @@ def test_a_baseline_run_needs_scores_on_20_prompts(tmp_path: Path) -> None:
     folder = write_benchmark(tmp_path / "bench", ("atlas",), 4)
     run_benchmark(folder, tmp_path / "store", METRIC_OPTIONS[0])
     with pytest.raises(ConfigError, match="has scores on 4 prompts, expected at least 20"):
-        configure_sentinel(tmp_path / "store", "baseline=latest")
+        make_configured_sentinel(tmp_path / "store", "baseline=latest")

@@ -14,11 +14,11 @@ from plumbline.plugins.reward_server.wires.wire import (
     ScoreRequest,
     Served,
     Wire,
-    as_json,
+    make_json_reply,
 )
 
 CORRUPT_ERROR = RowError("corrupt_image", "expected an image; generate it again")
-EVERY_WIRE = pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
+parametrize_wires = pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
 
 
 def make_served(wire: Wire) -> Served:
@@ -32,7 +32,7 @@ def make_requests(wire: Wire) -> list[ScoreRequest]:
     return [ScoreRequest((bytes([place]),), f"a prompt, [{place}]: é\u4e2d", metrics) for place in range(count)]
 
 
-@EVERY_WIRE
+@parametrize_wires
 def test_the_service_reads_the_same_requests_that_a_client_sends(wire: Wire) -> None:
     requests, served = make_requests(wire), make_served(wire)
     assert wire.read(wire.parse(wire.ask(requests), wire.media), served) == requests
@@ -44,7 +44,7 @@ def test_the_service_reads_the_same_requests_that_a_client_sends(wire: Wire) -> 
     assert wire.read(wire.parse(body, wire.media), served) == video
 
 
-@EVERY_WIRE
+@parametrize_wires
 def test_questions_reach_the_service_or_are_refused_by_the_client(wire: Wire) -> None:
     served = make_served(wire)._replace(needs={"questions": frozenset(make_served(wire).metrics)})
     requests = [one._replace(questions=[["Is there a cat?", "Yes"]]) for one in make_requests(wire)]
@@ -56,10 +56,10 @@ def test_questions_reach_the_service_or_are_refused_by_the_client(wire: Wire) ->
     assert [one.questions for one in read] == [one.questions for one in requests]
 
 
-@EVERY_WIRE
+@parametrize_wires
 @pytest.mark.parametrize("sources", [(b"before",), (b"first", b"second"), ()])
 def test_sources_reach_the_service_or_are_refused_by_the_client(wire: Wire, sources: tuple[bytes, ...]) -> None:
-    """An image has no, one or several sources; the client refuses them if its wire cannot carry them."""
+    """An image may have no source, one, or several; the client refuses sources that its wire cannot carry."""
     served = make_served(wire)._replace(needs={"sources": frozenset(make_served(wire).metrics)})
     requests = make_requests(wire)
     requests = [requests[0]._replace(sources=sources), *(one._replace(sources=(b"other",)) for one in requests[1:])]
@@ -71,7 +71,7 @@ def test_sources_reach_the_service_or_are_refused_by_the_client(wire: Wire, sour
     assert wire.read(wire.parse(body, wire.media), served) == requests
 
 
-@EVERY_WIRE
+@parametrize_wires
 def test_a_client_reads_the_same_answers_that_the_service_sends(wire: Wire) -> None:
     """Replies contain rewards or scores, depending on the wire; a null stays a null and keeps its reason."""
     requests, served = make_requests(wire), make_served(wire)
@@ -87,7 +87,7 @@ def test_a_client_reads_the_same_answers_that_the_service_sends(wire: Wire) -> N
         assert answer.score is None and answer.error is not None and "corrupt_image" in str(answer.error)
 
 
-@EVERY_WIRE
+@parametrize_wires
 @pytest.mark.parametrize("status", [400, 401, 429, 500, 503])
 def test_a_refused_request_gives_null_for_every_image(wire: Wire, status: int) -> None:
     requests = make_requests(wire)
@@ -97,9 +97,9 @@ def test_a_refused_request_gives_null_for_every_image(wire: Wire, status: int) -
             assert f"HTTP {status}" in answer.error.message and answer.error.retryable == (status in (429, 503))
 
 
-@EVERY_WIRE
+@parametrize_wires
 @pytest.mark.parametrize("document", [None, 7, [], {}, {"rewards": [1.0]}, {"scores": ["1.0"] * 3, "errors": [{}] * 3}])
 def test_a_reply_that_does_not_match_the_wire_is_an_error(wire: Wire, document: Any) -> None:
     """This includes replies with more or fewer numbers than images, and with text instead of numbers."""
     with pytest.raises(BadReply, match=f"wire {wire.name}"):
-        wire.read_reply(as_json(document), make_requests(wire))
+        wire.read_reply(make_json_reply(document), make_requests(wire))

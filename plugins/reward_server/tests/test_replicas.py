@@ -15,8 +15,8 @@ from plumbline.plugins.reward_server.run_service import (
     make_replica_caller,
     run_replicas,
 )
-from plumbline.plugins.reward_server.service import ImageAnswers, Service
-from plumbline.plugins.reward_server.wires.wire import ScoreRequest
+from plumbline.plugins.reward_server.service import Service
+from plumbline.plugins.reward_server.wires.wire import ImageAnswers, ScoreRequest
 from tests.commands import load_job_config
 from tests.faults.hook import BAIT_MARK
 from tests.serving import Pair, select_first_pairs

@@ -15,8 +15,8 @@ from plumbline.operators.base.errors import PlumblineError, RowError
 from plumbline.plugins.reward_server.known_images import draw_image
 from plumbline.plugins.reward_server.reward_checks import CHECK_FUNCTIONS, UNKNOWN_REWARD
 from plumbline.plugins.reward_server.wires.score import ScoreWire
-from plumbline.plugins.reward_server.wires.wire import MetricAnswer, Need, Reply, ScoreRequest, Served, as_json
-from tests.commands import Ended, run, run_refused
+from plumbline.plugins.reward_server.wires.wire import MetricAnswer, Need, Reply, ScoreRequest, Served, make_json_reply
+from tests.commands import FinishedJob, run, run_refused
 
 ScoreFunction = Callable[[ScoreRequest, int], float | None]
 """Function that returns the score of an image at an index in its batch, or None for a broken image."""
@@ -64,7 +64,7 @@ def score_first_frame(request: ScoreRequest, index: int) -> float | None:
     return score_fit(request._replace(images=request.images[:1]), index)
 
 
-def score_broken_images_zero(request: ScoreRequest, index: int) -> float:
+def score_broken_images_as_zero(request: ScoreRequest, index: int) -> float:
     return score_fit(request, index) or 0.0
 
 
@@ -82,7 +82,7 @@ def score_by_index(request: ScoreRequest, index: int) -> float | None:
 def serve_scores(
     score: ScoreFunction, refused: str = UNKNOWN_REWARD, order: int = 1, needs: Sequence[Need] = ()
 ) -> Iterator[str]:
-    """Serve scores from a function over our own wire; yield the address. The server rejects the reward `refused`."""
+    """Serve a function's scores on our own wire, and yield the address. The server rejects the reward `refused`."""
     wire = ScoreWire()
 
     def answer(body: bytes) -> Reply:
@@ -102,7 +102,7 @@ def serve_scores(
             self.reply(answer(self.rfile.read(int(self.headers["Content-Length"]))))
 
         def do_GET(self) -> None:
-            self.reply(as_json({"rewards": ["fit"], "orders": {"fit": order}, "needs": {"fit": list(needs)}}))
+            self.reply(make_json_reply({"rewards": ["fit"], "orders": {"fit": order}, "needs": {"fit": list(needs)}}))
 
         def reply(self, reply: Reply) -> None:
             self.send_response(reply.status)
@@ -121,12 +121,12 @@ def serve_scores(
             server.shutdown()
 
 
-def parse_outcomes(ended: Ended) -> dict[str, str]:
+def parse_outcomes(ended: FinishedJob) -> dict[str, str]:
     lines = [[cell.strip() for cell in line.split("│")[1:5]] for line in ended.out.splitlines() if "│" in line]
     return {name: outcome for name, _, outcome, _ in lines if name}
 
 
-def check(url: str, *words: str) -> Ended:
+def check(url: str, *words: str) -> FinishedJob:
     return run("check_rewards", url, "repeats=1", "batch=4", *words)
 
 
@@ -135,7 +135,7 @@ def check(url: str, *words: str) -> Ended:
     [
         (score_fit, "", ["must_use=[frames]"]),
         (score_reversed, "order", []),
-        (score_broken_images_zero, "nulls", []),
+        (score_broken_images_as_zero, "nulls", []),
         (score_by_index, "same in a batch", []),
         (score_first_frame, "", []),
         (score_first_frame, "second frame", ["must_use=[frames]"]),
@@ -168,7 +168,9 @@ def score_by_words(request: ScoreRequest, index: int) -> float | None:
 @pytest.mark.parametrize(
     ("score", "need", "words"), [(score_by_source, "sources", ["must_use=[sources]"]), (score_by_words, "words", [])]
 )
-def test_needed_inputs_come_from_the_server_or_from_needs(score: ScoreFunction, need: Need, words: list[str]) -> None:
+def test_needed_inputs_come_from_the_server_or_from_the_needs_option(
+    score: ScoreFunction, need: Need, words: list[str]
+) -> None:
     with serve_scores(score, needs=(need,)) as url:
         assert set(parse_outcomes(check(url, *words)).values()) <= {"ok", "unknown"}
     with serve_scores(score) as url:
@@ -203,7 +205,7 @@ def test_control_characters_in_a_servers_text_are_not_printed() -> None:
     assert "nothing is called fit" in ended.words and "\x1b" not in ended.out
 
 
-def test_the_order_comes_from_the_server_or_from_orders() -> None:
+def test_the_order_comes_from_the_server_or_from_the_orders_option() -> None:
     with serve_scores(score_reversed, order=-1) as url:
         assert parse_outcomes(check(url))["order"] == "ok"
         assert parse_outcomes(check(url, "+orders.fit=0"))["order"] == "unknown"

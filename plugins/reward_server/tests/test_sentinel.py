@@ -69,7 +69,7 @@ def test_metrics_that_move_while_the_reward_does_not_fall_are_reported(
 
 
 def test_false_alarms_are_at_most_as_frequent_as_stated() -> None:
-    """The simulated training has similar images per prompt, a rising reward, and many comparisons."""
+    """In the simulated run, images of a prompt are similar, the reward rises, and there are many comparisons."""
     random, alarms, services = np.random.default_rng(2), 0, 100
     for _ in range(services):
         sentinel = create_sentinel()
@@ -108,8 +108,8 @@ def test_the_sentinel_watches_served_metrics_other_than_the_reward() -> None:
     config = load_job_config("serve", *words, "reward=clipscore", "sentinel=[edge_density]")
     sentinel = make_sentinel(config, SERVED)
     assert sentinel is not None
-    assert sentinel.add_watched(["clipscore"]) == ("clipscore", "edge_density")
-    assert sentinel.add_watched(["edge_density"]) == ("edge_density",)
+    assert sentinel.add_watched_metrics(["clipscore"]) == ("clipscore", "edge_density")
+    assert sentinel.add_watched_metrics(["edge_density"]) == ("edge_density",)
     assert make_sentinel(load_job_config("serve", *words), SERVED) is None
     with pytest.raises(ConfigError, match="baseline: 'latest' is only used by sentinel= and by units"):
         load_job_config("serve", *words, "baseline=latest")

@@ -1,4 +1,4 @@
-"""A real service returns the same scores as an offline scorer to trainers, even if a replica dies."""
+"""A real service gives trainers the same scores as an offline scorer, even if a replica dies."""
 
 import base64
 import io
@@ -30,7 +30,7 @@ from plumbline.plugins.reward_server.wires.table import WIRES
 from tests.bench_of import read_image_rows, write_benchmark
 from tests.commands import run_for_output, run_refused
 from tests.pipelines.rewards.conftest import run_benchmark
-from tests.serving import ROOT, TOKEN, Pair, Running, request_scores, run_service, select_first_pairs
+from tests.serving import ROOT, TOKEN, Pair, RunningService, request_scores, run_service, select_first_pairs
 
 METRICS_OPTION = "metric=[vqascore,clipscore,saturation]"
 CLIPS_FOLDER = ROOT / "assets" / "shapes_video"
@@ -41,7 +41,7 @@ REWARD_OPTION = "reward={weights: {vqascore: 0.6, clipscore: 0.4}, clip_parts: [
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     folder = tmp_path_factory.mktemp("serve")
     (folder / "videos").mkdir()
     run_benchmark(
@@ -83,14 +83,14 @@ def combine_scores(scores: Mapping[str, float]) -> float:
     return 0.6 * scores["vqascore"] + 0.4 * max(scores["clipscore"], 0)
 
 
-def ask_alone(service: Running, pair: Pair) -> dict[str, float | None]:
+def ask_alone(service: RunningService, pair: Pair) -> dict[str, float | None]:
     with requests.Session() as session:
         (scores,) = request_scores(session, service.url, [pair])
     return scores
 
 
 def test_clients_that_send_single_images_get_the_offline_scores(
-    service: Running, offline: dict[Pair, dict[str, float]]
+    service: RunningService, offline: dict[Pair, dict[str, float]]
 ) -> None:
     pairs = list(offline)[:24]
     with ThreadPoolExecutor(12) as clients:
@@ -106,7 +106,7 @@ def test_clients_that_send_single_images_get_the_offline_scores(
         assert f'plumbline_part_seconds_count{{part="{part}"}}' in page
 
 
-def test_all_wires_return_the_same_number(service: Running, offline: dict[Pair, dict[str, float]]) -> None:
+def test_all_wires_return_the_same_number(service: RunningService, offline: dict[Pair, dict[str, float]]) -> None:
     pairs = list(offline)[:3]
     expected = pytest.approx([offline[pair]["reward"] for pair in pairs], abs=1e-5)
     encoded, texts = [base64.b64encode(pair.image).decode() for pair in pairs], [pair.prompt for pair in pairs]
@@ -127,7 +127,7 @@ def test_all_wires_return_the_same_number(service: Running, offline: dict[Pair, 
     assert {name for result in body["results"] for name in result} == {"reward", "vqascore", "clipscore"}
 
 
-def test_a_combined_reward_equals_the_exported_reward(service: Running, tmp_path: Path) -> None:
+def test_a_combined_reward_equals_the_exported_reward(service: RunningService, tmp_path: Path) -> None:
     """The last digits of a score may vary with the other images in a batch; equal scores must have equal rewards."""
     store = service.log.parent / "store"
     run_for_output("rewards", f"store={store}", "format=rewards", REWARD_OPTION, f"output={tmp_path}/out")
@@ -147,7 +147,7 @@ def test_a_combined_reward_equals_the_exported_reward(service: Running, tmp_path
 
 
 def test_flow_grpos_unifiedreward_gets_the_offline_score_as_a_rating(
-    service: Running, offline: dict[Pair, dict[str, float]]
+    service: RunningService, offline: dict[Pair, dict[str, float]]
 ) -> None:
     """The client (unifiedreward_score_sglang) uses OpenAI's package, and divides ratings, from 1 to 5, by 5."""
     client = OpenAI(base_url=f"http://127.0.0.1:{service.port}/v1", api_key=TOKEN)
@@ -161,7 +161,7 @@ def test_flow_grpos_unifiedreward_gets_the_offline_score_as_a_rating(
         assert found and float(found[1]) / 5 == pytest.approx((1 + 4 * offline[pair]["reward"]) / 5, abs=1e-5)
 
 
-def test_a_videos_reward_is_the_offline_score_or_an_error(service: Running) -> None:
+def test_a_videos_reward_is_the_offline_score_or_an_error(service: RunningService) -> None:
     """Videos are sent as MP4 or WebM bytes, by path, or as a list of frames. Truncated files get an error."""
     (reel, text), (orbit, other), (strip, another) = (read_clip(name) for name in ("reel", "orbit", "strip"))
     scorer = open_scorer(METRICS_OPTION, "models=shapes")
@@ -204,7 +204,7 @@ def read_clip(generator: str) -> tuple[Any, str]:
     return row["image"], next(prompt["text"] for prompt in texts if prompt["prompt_id"] == row["prompt_id"])
 
 
-def test_a_known_pair_was_scored_before_the_service_was_ready(service: Running) -> None:
+def test_a_known_pair_is_scored_before_the_service_is_ready(service: RunningService) -> None:
     known_pair = requests.get(f"{service.url}/health", timeout=60).json()["known_pair"]
     assert {name: scores["ordered"] for name, scores in known_pair.items()} == {
         "vqascore": True,
@@ -219,7 +219,7 @@ def test_a_known_pair_was_scored_before_the_service_was_ready(service: Running) 
 @pytest.mark.parametrize(
     "wire", ["openai_chat", *(pytest.param(w.name, marks=pytest.mark.slow) for w in WIRES if w.name != "openai_chat")]
 )
-def test_our_service_passes_every_check_on_every_wire(service: Running, wire: str) -> None:
+def test_our_service_passes_every_check_on_every_wire(service: RunningService, wire: str) -> None:
     """The token is part of the address, as trainers send it."""
     words = run_for_output("check_rewards", service.url, f"wire={wire}", "repeats=1")
     assert "no check failed" in words and TOKEN not in words
@@ -227,7 +227,7 @@ def test_our_service_passes_every_check_on_every_wire(service: Running, wire: st
 
 @pytest.mark.elsewhere
 def test_unirls_own_client_gets_rewards_and_marks_failures(
-    service: Running, offline: dict[Pair, dict[str, float]]
+    service: RunningService, offline: dict[Pair, dict[str, float]]
 ) -> None:
     """The client comes from the released package, which `make trainers` installs."""
     from unirl.reward import remote
@@ -252,8 +252,8 @@ def test_unirls_own_client_gets_rewards_and_marks_failures(
 
 
 @pytest.mark.elsewhere
-def test_unirls_own_client_gets_rewards_of_the_videos_that_it_encodes(service: Running) -> None:
-    """The client encodes tensors as MP4 files, and the score is that of these files."""
+def test_unirls_own_client_gets_rewards_for_the_videos_that_it_encodes(service: RunningService) -> None:
+    """The client encodes tensors as MP4 files, and the rewards are the scores of these files."""
     from unirl.reward import remote
     from unirl.types.primitives import Texts, Video, Videos
     from unirl.types.reward import RewardRequest
@@ -277,14 +277,14 @@ def test_unirls_own_client_gets_rewards_of_the_videos_that_it_encodes(service: R
     assert answer.component_rewards["vqascore"][0] == pytest.approx(expected, abs=1e-5)
 
 
-def test_the_token_is_required_and_never_exposed(service: Running) -> None:
+def test_the_token_is_required_and_never_exposed(service: RunningService) -> None:
     assert requests.get(f"http://127.0.0.1:{service.port}/metrics", timeout=60).status_code == 401
     assert TOKEN not in service.log.read_text()
     for pid in service.replicas():
         assert TOKEN.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
 
 
-def test_only_known_host_names_and_the_same_origin_are_accepted(service: Running) -> None:
+def test_only_known_host_names_and_the_same_origin_are_accepted(service: RunningService) -> None:
     def get_status(**headers: str) -> int:
         return requests.get(f"{service.url}/rewards", headers=headers, timeout=60).status_code
 
@@ -300,7 +300,7 @@ def fade_image(pair: Pair) -> Pair:
     return Pair(encoded.getvalue(), pair.prompt)
 
 
-def test_reward_hacking_is_reported_on_the_health_page_and_in_the_log(service: Running) -> None:
+def test_reward_hacking_is_reported_on_the_health_page_and_in_the_log(service: RunningService) -> None:
     """The served images become paler than those of the baseline run, but their rewards do not fall."""
     pairs = [fade_image(pair) for pair in select_first_pairs(2 * IMAGES_PER_COMPARISON - 1)]
     with requests.Session() as session:
@@ -315,7 +315,7 @@ def draw_index(rng: Random, logits: np.ndarray) -> int:
     return rng.choices(range(len(logits)), list(weights / weights.sum()))[0]
 
 
-def test_ten_steps_of_policy_optimization_increase_the_reward(service: Running) -> None:
+def test_ten_steps_of_policy_optimization_increase_the_reward(service: RunningService) -> None:
     """A toy generator learns policies over colours and shapes for each prompt, from groups of 16 images."""
     rng, wanted = Random(0), [("red", "circle"), ("blue", "star"), ("green", "square")]
     policy = {pair: (np.zeros(len(COLOURS)), np.zeros(len(SHAPES))) for pair in wanted}
@@ -353,7 +353,7 @@ def update_policy(logits: tuple[np.ndarray, np.ndarray], group: list[tuple[int, 
 
 @pytest.mark.slow
 def test_no_request_is_lost_if_a_replica_is_killed_under_load(
-    service: Running, offline: dict[Pair, dict[str, float]]
+    service: RunningService, offline: dict[Pair, dict[str, float]]
 ) -> None:
     """Every client gets exactly one answer, to its own request.
 

@@ -1,4 +1,4 @@
-"""A real service scores edits in each trainer's payload and returns the same scores as a sweep."""
+"""A real service scores edits in each trainer's payload format, and returns the same scores as a sweep."""
 
 import base64
 import io
@@ -16,7 +16,7 @@ from PIL import Image
 
 from tests.bench_of import run_config
 from tests.commands import load_job_config, run_for_output
-from tests.serving import ROOT, Running, run_service
+from tests.serving import ROOT, RunningService, run_service
 
 EDITS_FOLDER = ROOT / "assets" / "shapes_edits"
 METRICS_OPTION = "metric=[source_ssim,saturation]"
@@ -31,7 +31,7 @@ class Edit(NamedTuple):
 
 
 class EditService(NamedTuple):
-    service: Running
+    service: RunningService
     edits: list[Edit]
 
     def post(self, path: str, body: Any) -> Any:
@@ -166,7 +166,7 @@ def test_a_bad_source_only_affects_metrics_that_need_it(edit_service: EditServic
     assert reply["errors"][0].keys() == {"source_ssim"} and reply["errors"][0]["source_ssim"]["kind"] == kind
 
 
-def test_unused_sources_are_refused_by_the_score_wire_and_logged_by_unirls(edit_service: EditService) -> None:
+def test_unused_sources_are_refused_by_the_score_wire_and_logged_by_the_unirl_wire(edit_service: EditService) -> None:
     form = {"images": [encode_base64(edit_service.edits[0].image)], "prompts": ["an edit"], "metrics": ["saturation"]}
     refused = requests.post(
         f"{edit_service.service.url}/score", json=form | {"sources": [encode_base64(make_png(20, 20))]}, timeout=60
@@ -177,7 +177,7 @@ def test_unused_sources_are_refused_by_the_score_wire_and_logged_by_unirls(edit_
         sent = [{"history": [turn, turn], "required_rewards": ["saturation"]}]
         assert edit_service.post("/score", {"requests": sent})["results"][0]["saturation"]["score"] > 0
     log = edit_service.service.log.read_text()
-    assert log.count("requests of the wire unirl send sources of edits, but saturation ignores them") == 1
+    assert log.count("requests in the format unirl contain source images, but saturation ignores them") == 1
 
 
 def test_a_reward_of_edits_passes_all_checks(edit_service: EditService) -> None:

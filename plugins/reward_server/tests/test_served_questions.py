@@ -1,4 +1,4 @@
-"""A real service uses questions from a benchmark, from requests, or written by a language model."""
+"""A real service uses questions from a benchmark, from requests, or from a language model."""
 
 import base64
 import io
@@ -17,7 +17,7 @@ from tests.commands import run_for_output
 from tests.operators.models.endpoint import KEY, KEY_VARIABLE, Server, make_completion
 from tests.pipelines.rewards.conftest import run_benchmark
 from tests.question_packs import write_geneval2
-from tests.serving import Pair, Running, run_service, select_first_pairs
+from tests.serving import Pair, RunningService, run_service, select_first_pairs
 from tests.signs import draw_sign
 
 pytest.importorskip("plumbline.plugins.third_party_benchmarks", reason="GenEval2 comes with this plugin")
@@ -32,9 +32,9 @@ WRITER_REPLY = "About circle (shape):\nQ: is there a circle?\nChoices: yes, no\n
 
 
 class QuestionService(NamedTuple):
-    """A reward service whose pack has GenEval2 questions for half of the prompts, and a sweep's scores to compare."""
+    """A reward service that has GenEval2 questions for half of the prompts, and a sweep's scores for comparison."""
 
-    service: Running
+    service: RunningService
     writer: Server
     pairs: list[Pair]
     swept: dict[str, list[float]]

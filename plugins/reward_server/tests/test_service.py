@@ -1,4 +1,4 @@
-"""Requests share batches, and the batches of a dead replica are repeated.
+"""Requests share batches, and if a replica dies, its batches are computed again.
 
 Scores are cached, and the length of the queue is limited.
 """
@@ -12,8 +12,8 @@ import pytest
 from plumbline.operators.base.errors import RowError
 from plumbline.plugins.reward_server.app import PrometheusCounters
 from plumbline.plugins.reward_server.serve_config import LoadConfig
-from plumbline.plugins.reward_server.service import ImageAnswers, ReplicaDied, RetryLater, Service
-from plumbline.plugins.reward_server.wires.wire import MetricAnswer, ScoreRequest, Served
+from plumbline.plugins.reward_server.service import ReplicaDied, RetryLater, Service
+from plumbline.plugins.reward_server.wires.wire import ImageAnswers, MetricAnswer, ScoreRequest, Served
 
 Result = TypeVar("Result")
 SERVED = Served({"length": "recipe-1", "bytes": "recipe-2"}, None)
@@ -254,7 +254,7 @@ def test_a_batch_sent_in_advance_survives_an_image_that_kills_replicas() -> None
     """There is only one replica, so all batches that were sent to it are lost together."""
     under_way: list[asyncio.Event] = []
 
-    async def die_together(prompts: Sequence[str]) -> None:
+    async def wait_for_both_and_die(prompts: Sequence[str]) -> None:
         death = asyncio.Event()
         under_way.append(death)
         if "deadly" in prompts:
@@ -267,7 +267,7 @@ def test_a_batch_sent_in_advance_survives_an_image_that_kills_replicas() -> None
         if death.is_set():
             raise ReplicaDied
 
-    replicas = Replicas(die_together)
+    replicas = Replicas(wait_for_both_and_die)
 
     async def main() -> list[ImageAnswers]:
         return await make_service(replicas, batch=2).score(

@@ -1,4 +1,4 @@
-"""Pickles of plain values are read in the same way as by pickle.loads; no code of other pickles is run."""
+"""Pickles of plain values are read in the same way as by pickle.loads; code in other pickles is never run."""
 
 import os
 import pickle
@@ -24,9 +24,9 @@ JPEG_BYTES = b"\xff\xd8\xff\xe0" + bytes(range(256)) + b"\xff\xd9"
 PICKLE_PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 
 NUMBERS = st.one_of(st.booleans(), st.integers(-(2**80), 2**80), st.floats(allow_nan=False))
-SCALARS = st.one_of(st.none(), NUMBERS, st.text(), st.binary())
-PLAIN_VALUES = st.recursive(
-    SCALARS,
+SCALAR_STRATEGY = st.one_of(st.none(), NUMBERS, st.text(), st.binary())
+PLAIN_VALUE_STRATEGY = st.recursive(
+    SCALAR_STRATEGY,
     lambda inner: st.one_of(
         st.lists(inner, max_size=5),
         st.lists(inner, max_size=4).map(tuple),
@@ -37,7 +37,7 @@ PLAIN_VALUES = st.recursive(
 )
 
 
-@given(PLAIN_VALUES, st.sampled_from(PICKLE_PROTOCOLS))
+@given(PLAIN_VALUE_STRATEGY, st.sampled_from(PICKLE_PROTOCOLS))
 def test_plain_values_are_read_as_pickle_reads_them(value: Any, protocol: int) -> None:
     encoded = pickle.dumps(value, protocol)
     assert repr(unpickle(encoded)) == repr(pickle.loads(encoded))
@@ -83,11 +83,11 @@ class CallOnUnpickle:
 
 
 class CustomObject:
-    """Class of an object that is not a plain value."""
+    """A class whose instances are not plain values."""
 
 
 def make_exploits(marker: Path) -> dict[str, bytes]:
-    """Return pickles, by name, that would write the marker file or at least create an object if they were loaded."""
+    """Return named pickles that, if loaded, would write the marker file or at least create an object."""
     touch = f"touch {marker}"
     named = {
         "system": CallOnUnpickle(os.system, touch),

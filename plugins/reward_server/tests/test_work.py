@@ -125,7 +125,7 @@ FORM_FIELDS = [(form, parts) for form in WIRE_BY_FORM for parts in list_field_pa
 @pytest.mark.parametrize("shape", LONG_VALUES)
 @pytest.mark.parametrize(("form", "parts"), FORM_FIELDS, ids=[".".join(map(str, parts)) for _, parts in FORM_FIELDS])
 def test_doubling_any_value_of_any_field_at_most_doubles_the_work(form: Any, parts: FieldPath, shape: str) -> None:
-    """The fields are taken from the forms, so new fields are included automatically."""
+    """The fields are read from the request models, so new fields are included automatically."""
     example, wire = EXAMPLE_FORMS[form], WIRE_BY_FORM[form]
     assert_linear(
         lambda n: set_field(example, parts, LONG_VALUES[shape](n)), lambda body: read(wire, "", body), LINEAR_PATTERNS
@@ -136,7 +136,7 @@ def test_the_security_page_states_a_limit_for_every_field() -> None:
     assert len(FORM_FIELDS) > 20 and not find_fields_without_limit([*WIRE_BY_FORM])
 
 
-def test_looking_up_a_name_takes_the_same_work_at_any_length() -> None:
+def test_looking_up_a_name_takes_the_same_work_whatever_its_length() -> None:
     """The error only suggests similar names if the requested name is short."""
     works = [count_work(lambda n=n: read("score", "", make_form(metrics=["align" * n]))) for n in (400, 40_000)]  # type: ignore[misc]
     assert works[0].lines == works[1].lines

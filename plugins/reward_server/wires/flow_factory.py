@@ -1,11 +1,11 @@
 """Flow-Factory's wire: lists of prompts and of base64 images or frames, with one reward per image.
 
 Source: X-GenGroup/Flow-Factory 696af07, src/flow_factory/rewards/my_reward_remote.py. Its client raises an error if a
-reply with status 200 contains `error`, and tries three times after any other status. Sources of edits are sent as
-`condition_images` and `condition_videos`, one list per image (a0b2bc5, the same file, and _compute_pointwise_batch in
-reward_processor.py). `kwargs` contains further columns of a data set, each a list with one entry per image.
-Flow-Factory's own Soft-TIFA reward (geneval2_soft_tifa, pull request #180) reads `vqa_list`, or the `vqa_list` in
-`metadata`, as JSON or as a JSON string; so does this wire.
+reply with status 200 contains `error`, and makes up to three attempts if the status is any other. It sends the sources
+of edits as `condition_images` and `condition_videos`, one list per image (at a0b2bc5, in the same file and in
+_compute_pointwise_batch of reward_processor.py). `kwargs` contains further columns of a data set, each a list with one
+entry per image. Flow-Factory's own Soft-TIFA reward (geneval2_soft_tifa, pull request #180) reads `vqa_list`, or the
+`vqa_list` in `metadata`, as JSON or as a JSON string; so does this wire.
 """
 
 import json
@@ -26,9 +26,9 @@ from plumbline.plugins.reward_server.wires.wire import (
     ScoreRequest,
     Served,
     as_base64,
-    as_json,
     collect_rewards,
     decode_base64,
+    make_json_reply,
     parse_rewards,
     read_form,
     require_same_length,
@@ -70,7 +70,11 @@ class FlowFactoryWire(JsonWire):
         count = len(images)
         require_same_length(count, len(form.prompt))
         metrics = served.require_reward()
-        questions = _list_questions(form.kwargs or {}, count) if served.select_list_readers(metrics) else [None] * count
+        questions = (
+            _list_questions(form.kwargs or {}, count)
+            if served.select_metrics_reading_lists(metrics)
+            else [None] * count
+        )
         rows = zip(images, form.prompt, questions, _list_sources(form, count), strict=True)
         return [
             ScoreRequest(
@@ -84,7 +88,7 @@ class FlowFactoryWire(JsonWire):
         ]
 
     def answer(self, requests: Sequence[ScoreRequest], answers: Answers, served: Served) -> Reply:
-        return self.refuse_missing(answers) or as_json({"rewards": collect_rewards(answers, served)})
+        return self.make_missing_score_reply(answers) or make_json_reply({"rewards": collect_rewards(answers, served)})
 
     def ask(self, requests: Sequence[ScoreRequest]) -> bytes:
         frames = [[as_base64(image) for image in request.images] for request in requests]

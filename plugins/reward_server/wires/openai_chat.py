@@ -28,11 +28,11 @@ from plumbline.plugins.reward_server.wires.wire import (
     ScoreRequest,
     Served,
     as_base64,
-    as_json,
     collect_rewards,
     decode_base64,
+    make_json_reply,
     read_form,
-    require_only_image,
+    require_image_without_extras,
 )
 
 QUESTION_FORMAT = "Rate from 1 to 5, after 'Final Score:', how well the image fits its caption.\nText Caption: [{}]"
@@ -50,7 +50,7 @@ MISSING_RATING_ERROR = RowError("unreadable_reply", "the reply has no rating aft
 
 @checked(frozen=True)
 class Message:
-    """A turn of the chat: a text, or a list of parts with a `type`."""
+    """A turn of the chat: text, or a list of parts with a `type`."""
 
     role: str
     content: str | list[dict[str, Any]]
@@ -89,14 +89,14 @@ class OpenAiChatWire(JsonWire):
         return [ScoreRequest((_decode_image(images[0]),), captions[0], served.require_reward())]
 
     def answer(self, requests: Sequence[ScoreRequest], answers: Answers, served: Served) -> Reply:
-        if (refusal := self.refuse_missing(answers)) is not None:
+        if (refusal := self.make_missing_score_reply(answers)) is not None:
             return refusal
         (reward,) = collect_rewards(answers, served)
         if not -MAX_ROUNDING_ERROR <= reward <= 1 + MAX_ROUNDING_ERROR:
             return self.refuse(422, f"a rating from 1 to 5 needs a reward from 0 to 1, got {served.reward} {reward:g}")
         message = {"role": "assistant", "content": REPLY_FORMAT.format(1 + 4 * min(max(reward, 0.0), 1.0))}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
-        return as_json(
+        return make_json_reply(
             {
                 "id": "chatcmpl-plumbline",
                 "object": "chat.completion",
@@ -107,11 +107,11 @@ class OpenAiChatWire(JsonWire):
         )
 
     def refuse(self, status: int, message: str) -> Reply:
-        return as_json({"error": {"message": message, "type": "no_score"}}, 422 if status == 200 else status)
+        return make_json_reply({"error": {"message": message, "type": "no_score"}}, 422 if status == 200 else status)
 
     def ask(self, requests: Sequence[ScoreRequest]) -> bytes:
         (request,) = requests
-        image = {"url": f"data:image/png;base64,{as_base64(require_only_image(request, self.name))}"}
+        image = {"url": f"data:image/png;base64,{as_base64(require_image_without_extras(request, self.name))}"}
         text = {"type": "text", "text": QUESTION_FORMAT.format(request.prompt)}
         content = [{"type": "image_url", "image_url": image}, text]
         return json.dumps({"model": "", "messages": [{"role": "user", "content": content}]}).encode()

@@ -1,9 +1,10 @@
 """The pickle wire of verl-omni, flow_grpo and Edit-R1. Only pickles with allowed opcodes are read.
 
 Sources, and how their clients behave:
-- verl-project/verl-omni, docs/start/http_scorer.md and verl_omni/utils/reward_score/http_scorer_client.py: raises if a
-  reply with status 200 contains `error`, retries after 408, 429 and 5xx.
-- yifan123/flow_grpo, flow_grpo/rewards.py: reads `outputs`, retries after 500, and after 429 and 503 with Retry-After.
+- verl-project/verl-omni, docs/start/http_scorer.md and verl_omni/utils/reward_score/http_scorer_client.py: raises an
+  error if a reply with status 200 contains `error`, and retries after 408, 429 and 5xx.
+- yifan123/flow_grpo, flow_grpo/rewards.py: reads `outputs`; retries after 500, and after 429 and 503 if the
+  reply has Retry-After.
 - PKU-YuanGroup/Edit-R1 4217f25, flow_grpo/rewards.py (`mllm_score_continue`): sends `ref_images`, one source per image,
   to /mode/logits_non_cot of reward_server/reward_server.py; reads `scores`, and fails if they are missing.
 """
@@ -22,7 +23,7 @@ from plumbline.plugins.reward_server.wires.wire import (
     Wire,
     collect_rewards,
     parse_rewards,
-    require_only_image,
+    require_image_without_extras,
     require_same_length,
 )
 
@@ -52,7 +53,7 @@ class PickledWire(Wire):
             )
         if not isinstance(prompts, (list, tuple)):
             raise BadRequest(
-                f"prompts: expected a list of text, one prompt for each image, found a {type(prompts).__name__}"
+                f"prompts: expected a list of strings, one prompt for each image, found a {type(prompts).__name__}"
             )
         require_same_length(len(images), len(prompts))
         sources = document.get("ref_images") or [None] * len(images)
@@ -66,13 +67,13 @@ class PickledWire(Wire):
         ]
 
     def answer(self, requests: Sequence[ScoreRequest], answers: Answers, served: Served) -> Reply:
-        if (refusal := self.refuse_missing(answers)) is not None:
+        if (refusal := self.make_missing_score_reply(answers)) is not None:
             return refusal
         scores = collect_rewards(answers, served)
         return _make_reply({"scores": scores, "outputs": scores}, 200)
 
     def ask(self, requests: Sequence[ScoreRequest]) -> bytes:
-        images = [require_only_image(request._replace(sources=()), self.name) for request in requests]
+        images = [require_image_without_extras(request._replace(sources=()), self.name) for request in requests]
         form = {"images": images, "prompts": [request.prompt for request in requests], "metadata": {}}
         if any(len(request.sources) > 1 for request in requests):
             raise BadRequest(f"the wire {self.name} cannot carry several sources of an image; choose another wire")

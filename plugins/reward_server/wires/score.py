@@ -20,8 +20,8 @@ from plumbline.plugins.reward_server.wires.wire import (
     ScoreRequest,
     Served,
     as_base64,
-    as_json,
     decode_base64,
+    make_json_reply,
     parse_number,
     read_form,
     require_same_length,
@@ -78,10 +78,10 @@ class ScoreWire(JsonWire):
         metrics = served.resolve_metrics(form.metrics)
         if form.questions is not None:
             require_same_length(count, len(form.questions), "entry of `questions`")
-            require_question_metric(metrics, served.select_list_readers(metrics))
+            require_question_metric(metrics, served.select_metrics_reading_lists(metrics))
         if form.sources is not None:
             require_same_length(count, len(form.sources), "entry of `sources`")
-            require_source_metric(metrics, served.select_needing("sources", metrics))
+            require_source_metric(metrics, served.select_metrics_needing("sources", metrics))
         questions, sources = form.questions or [None] * count, form.sources or [None] * count
         rows = zip(form.images, form.prompts, questions, sources, strict=True)
         return [
@@ -97,7 +97,7 @@ class ScoreWire(JsonWire):
 
     def answer(self, requests: Sequence[ScoreRequest], answers: Answers, served: Served) -> Reply:
         requested = {name for request in requests for name in request.metrics}
-        return as_json(
+        return make_json_reply(
             {
                 "scores": [{name: answer.score for name, answer in image.items()} for image in answers],
                 "errors": [

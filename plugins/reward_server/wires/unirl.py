@@ -29,8 +29,8 @@ from plumbline.plugins.reward_server.wires.wire import (
     ScoreRequest,
     Served,
     as_base64,
-    as_json,
     decode_base64,
+    make_json_reply,
     parse_number,
     read_form,
     require_single_image,
@@ -64,9 +64,9 @@ IDENTITY_FIELDS = ("request_id", "sample_id", "group_id", "source_rank", "policy
 
 @checked(frozen=True)
 class RewardForm:
-    """One sample: the image or video in the last turn is scored for the text of that turn.
+    """One sample: the image or video in the last turn is scored against the text of that turn.
 
-    The sources are the media in earlier turns, and an image in the same turn as a video.
+    The sources are the media in earlier turns, and an image in the last turn if that turn also has a video.
     """
 
     history: list[Turn]
@@ -121,7 +121,9 @@ class UniRlWire(JsonWire):
                 if error is not None:
                     errors[-1][name] = f"{error.kind}: {error.message}"
         identities = [_make_identity(request, served) for request in requests]
-        return as_json({"results": results, "errors": errors, "identities": identities, "protocol_version": "1"})
+        return make_json_reply(
+            {"results": results, "errors": errors, "identities": identities, "protocol_version": "1"}
+        )
 
     def ask(self, requests: Sequence[ScoreRequest]) -> bytes:
         forms = [
@@ -145,13 +147,13 @@ class UniRlWire(JsonWire):
         ]
 
     def refuse(self, status: int, message: str) -> Reply:
-        return as_json({"detail": message}, status)
+        return make_json_reply({"detail": message}, status)
 
 
 def _read_sample(form: RewardForm, served: Served, place: int) -> ScoreRequest:
     metrics = served.resolve_metrics(form.required_rewards)
     last = form.history[-1] if form.history else None
-    questions = (form.metadata or {}).get("vqa_list") if served.select_list_readers(metrics) else None
+    questions = (form.metadata or {}).get("vqa_list") if served.select_metrics_reading_lists(metrics) else None
     identity = {name: value for name in IDENTITY_FIELDS if (value := getattr(form, name)) is not None} or None
     request = ScoreRequest((), last.text if last else "", metrics, questions=questions, identity=identity)
     if last is None or not last.list_media():
@@ -166,7 +168,7 @@ def _read_sample(form: RewardForm, served: Served, place: int) -> ScoreRequest:
 
 
 def _decode_sources(history: Sequence[Turn], place: int) -> tuple[bytes, ...]:
-    """Return the media in earlier turns, and the last turn's image if that turn has a video, without video paths."""
+    """Return the media in earlier turns, except video paths, and the last turn's image if that turn has a video."""
     *earlier, last = history
     sources = [getattr(turn, name) for turn in earlier for name in turn.list_media() if name != "video_path"]
     sources += [last.image_b64] if last.image_b64 is not None and len(last.list_media()) > 1 else []
@@ -184,7 +186,7 @@ def _make_identity(request: ScoreRequest, served: Served) -> dict[str, Any]:
 
 
 def _parse_answer(name: str, results: Mapping[str, Any], errors: Mapping[str, str]) -> MetricAnswer:
-    """Return the `score` of a reward, or its only number under another key."""
+    """Return a reward's `score`, or the result's only number if it has no `score`, or the reward's error."""
     if name not in results:
         reason = errors.get(name, "the reply has neither a result nor an error")
         return MetricAnswer(None, RowError("request_refused", reason))

@@ -73,7 +73,7 @@ def unpickle(encoded: bytes) -> Any:
 
 
 class _Reader:
-    """State of reading a pickle. Containers are tracked by their `id`."""
+    """State while a pickle is being read. Containers are tracked by their `id`."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
@@ -112,15 +112,15 @@ class _Reader:
             end = (place or 0) + 1
         if end != len(encoded) or len(self.stack) != 1 or self.marked:
             raise RefusedPickle("expected one pickle, found an incomplete one or bytes after its end")
-        return self._require_plain(self.stack[0])
+        return self._require_plain_value(self.stack[0])
 
-    def _require_plain(self, value: Any) -> Any:
+    def _require_plain_value(self, value: Any) -> Any:
         """Return the value; raise RefusedPickle if it is a name or dtype, or a tuple that contains a name or dtype."""
         if isinstance(value, (_Name, _DType)) or id(value) in self.arguments:
             raise RefusedPickle("expected a pickle of plain values, found a bare name or type")
         return value
 
-    def _track(self, container: Any, values: Sequence[Any] = ()) -> Any:
+    def _track_container(self, container: Any, values: Sequence[Any] = ()) -> Any:
         """Start tracking a new container, and return it."""
         self.alive.append(container)
         self.depths[id(container)] = 1
@@ -135,7 +135,7 @@ class _Reader:
         if id(container) in self.placed or id(container) not in self.depths:
             raise RefusedPickle("expected plain values, found a container that changes after it was added to another")
         for value in values:
-            self._require_plain(value)
+            self._require_plain_value(value)
             if id(value) in self.depths:
                 self.placed.add(id(value))
                 self.depths[id(container)] = max(self.depths[id(container)], self.depths[id(value)] + 1)
@@ -182,10 +182,10 @@ class _Reader:
         self.stack.append(result)
 
     def _push_list(self, values: list[Any]) -> None:
-        self.stack.append(self._track(values, values))
+        self.stack.append(self._track_container(values, values))
 
     def _push_dict(self, values: Sequence[Any]) -> None:
-        self.stack.append(self._track({}))
+        self.stack.append(self._track_container({}))
         self._set_items(values)
 
     def _push_name(self, module: Any, name: Any) -> None:
@@ -200,11 +200,11 @@ class _Reader:
         arguments, name = self.stack.pop(), self.stack.pop()
         if not isinstance(name, _Name) or type(arguments) is not tuple:
             raise RefusedPickle("expected a pickle of plain values, found a call")
-        self._count_converted(*arguments)
+        self._count_converted_values(*arguments)
         result = REPLACEMENT_FUNCTIONS[FUNCTION_BY_NAME[name]](*arguments)
-        self.stack.append(self._track(result) if isinstance(result, StringArray) else result)
+        self.stack.append(self._track_container(result) if isinstance(result, StringArray) else result)
 
-    def _count_converted(self, *values: Any) -> None:
+    def _count_converted_values(self, *values: Any) -> None:
         """Count text and bytes that are about to be converted; raise RefusedPickle if there are too many."""
         self.unconverted -= sum(len(value) for value in values if isinstance(value, (str, bytes, bytearray)))
         if self.unconverted < 0:
@@ -217,7 +217,7 @@ class _Reader:
             target.order = _require_byte_order(order, target)
         elif isinstance(target, StringArray) and not target:
             _, shape, dtype, _, data = state
-            self._count_converted(data)
+            self._count_converted_values(data)
             target.extend(_read_strings(data, dtype, shape))
         else:
             raise RefusedPickle("expected a pickle of plain values, found an object with a state of its own")

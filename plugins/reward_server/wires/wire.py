@@ -27,9 +27,9 @@ MAX_NESTING = 100
 """Maximum nesting depth of lists and objects in a JSON body."""
 REQUEST_PART_NAME = "request"
 """Name of the JSON part in a multipart body."""
-Need = Literal["sources", "questions", "words"]
-"""An input that a metric needs: the source image of an edit, a benchmark's own questions, or quoted words in the
-prompt.
+Need = Literal["sources", "questions", "words", "group"]
+"""An input that a metric needs: the source image of an edit, a benchmark's own questions, quoted words in the prompt,
+or the other images of the prompt, in the same request.
 """
 
 
@@ -63,6 +63,8 @@ class ScoreRequest(NamedTuple):
     """
     sources: tuple[bytes, ...] = ()
     """Encoded images that this image was edited from. A broken source affects only the metrics that read it."""
+    other: tuple[bytes, ...] = ()
+    """Encoded images of another row with the same prompt, if the service compares this row with it."""
     identity: Mapping[str, Any] | None = None
     """Ids that the client gave to the image, to be sent back in the reply; they do not affect scores."""
 
@@ -72,6 +74,10 @@ class MetricAnswer(NamedTuple):
 
     score: float | None
     error: RowError | None = None
+
+
+ImageAnswers = Mapping[str, MetricAnswer]
+"""Answers for an image, by metric."""
 
 
 class Served(NamedTuple):
@@ -96,19 +102,23 @@ class Served(NamedTuple):
     promptless: frozenset[str] = frozenset()
     """Metrics that do not read the prompt."""
 
-    def select_needing(self, need: Need, metrics: Sequence[str]) -> list[str]:
+    def select_metrics_needing(self, need: Need, metrics: Sequence[str]) -> list[str]:
         """Return the metrics that need this input, including the watched metrics if the reward is requested."""
         watched = self.watched if self.reward in metrics else ()
         return [name for name in (*metrics, *watched) if name in self.needs.get(need, ())]
 
-    def select_list_readers(self, metrics: Sequence[str]) -> list[str]:
+    def select_comparing(self, requested: Sequence[str]) -> tuple[str, ...]:
+        """Return the requested metrics, and requested parts of the reward, that compare the images of a prompt."""
+        return tuple(name for name in self.find_metrics_to_compute(requested) if name in self.needs.get("group", ()))
+
+    def select_metrics_reading_lists(self, metrics: Sequence[str]) -> list[str]:
         """Return the metrics that read the list of questions or expected words that is sent with an image."""
-        return self.select_needing("questions", metrics) + self.select_needing("words", metrics)
+        return self.select_metrics_needing("questions", metrics) + self.select_metrics_needing("words", metrics)
 
     def list_needs(self, metric: str) -> list[Need]:
         return [need for need, metrics in self.needs.items() if metric in metrics]
 
-    def find_order(self, metric: str) -> int:
+    def find_direction(self, metric: str) -> int:
         """Return 1 if higher is better, -1 if lower is better, and 0 if neither is."""
         return 0 if metric in self.unranked else get_direction(metric, self.lower_is_better)
 
@@ -170,7 +180,7 @@ class Reply(NamedTuple):
     media: str = JSON_MEDIA_TYPE
 
 
-Answers = Sequence[Mapping[str, MetricAnswer]]
+Answers = Sequence[ImageAnswers]
 """Answers by metric for each image."""
 
 
@@ -218,7 +228,7 @@ class Wire(ABC):
 
     @abstractmethod
     def ask(self, requests: Sequence[ScoreRequest]) -> bytes:
-        """Return the body of a client's HTTP request; raise BadRequest if the wire cannot carry an input."""
+        """Return the body of an HTTP request for scores; raise BadRequest if the wire cannot carry an input."""
 
     @abstractmethod
     def parse_reply(self, document: Any, requests: Sequence[ScoreRequest]) -> Answers:
@@ -252,9 +262,9 @@ class Wire(ABC):
 
     def refuse(self, status: int, message: str) -> Reply:
         """Return the reply to a request that cannot be answered."""
-        return as_json({"error": message}, status)
+        return make_json_reply({"error": message}, status)
 
-    def refuse_missing(self, answers: Answers) -> Reply | None:
+    def make_missing_score_reply(self, answers: Answers) -> Reply | None:
         """Return a refusal if a score is missing, otherwise None. Wires that cannot carry a null use this method.
 
         A retryable error takes precedence and is sent with status 503, so that clients retry. Other errors are sent
@@ -274,7 +284,7 @@ class Wire(ABC):
 
 
 class JsonWire(Wire):
-    """A wire whose body is JSON, or multipart with one JSON part and other parts of bytes."""
+    """A wire whose body is JSON, or multipart with one JSON part and further binary parts."""
 
     def parse(self, body: bytes, media: str) -> Any:
         if not media.lower().startswith(MULTIPART_MEDIA_TYPE):
@@ -291,7 +301,7 @@ class JsonWire(Wire):
 
 
 def _group_parts(parts: Mapping[str, Sequence[bytes]]) -> dict[str, Any]:
-    """Return a form's fields: a part called `name` is a list of bytes; `name.0`, `name.1`... are a list of lists."""
+    """Return a form's fields: parts called `name` become a list of bytes; `name.0`, `name.1`, ... a list of lists."""
     fields: dict[str, Any] = {}
     for name, contents in sorted(parts.items(), key=lambda part: (len(part[0]), part[0])):
         field, dot, place = name.partition(".")
@@ -317,23 +327,23 @@ def _parse_json_with_surrogates(text: bytes) -> Any:
 
     Raises ValueError or RecursionError.
     """
-    document = json.loads(text, parse_constant=_raise_not_plain)
+    document = json.loads(text, parse_constant=_raise_not_plain_json)
     _require_shallow(document, MAX_NESTING)
     return document
 
 
 def _require_shallow(value: Any, levels: int) -> None:
     if not levels:
-        _raise_not_plain("a value nested too deeply")
+        _raise_not_plain_json("a value nested too deeply")
     for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         _require_shallow(part, levels - 1)
 
 
-def _raise_not_plain(found: str) -> NoReturn:
+def _raise_not_plain_json(found: str) -> NoReturn:
     raise ValueError(f"expected plain JSON, found {found}")
 
 
-def as_json(value: Any, status: int = 200) -> Reply:
+def make_json_reply(value: Any, status: int = 200) -> Reply:
     """Return a JSON reply; raise ValueError if it contains NaN or infinity."""
     return Reply(status, json.dumps(value, allow_nan=False, ensure_ascii=True).encode())
 
@@ -394,8 +404,8 @@ def require_single_image(request: ScoreRequest, wire: str) -> bytes:
     return request.images[0]
 
 
-def require_only_image(request: ScoreRequest, wire: str) -> bytes:
-    """Return the only image in a request; raise BadRequest if it has several frames, questions or sources."""
+def require_image_without_extras(request: ScoreRequest, wire: str) -> bytes:
+    """Return the only image in a request; raise BadRequest if it has several frames, or any questions or sources."""
     if request.questions is not None or request.sources:
         name = "sources" if request.questions is None else "questions"
         raise BadRequest(f"the wire {wire} cannot carry {name}; choose another wire")

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.metrics import parsing
 from plumbline.operators.metrics.judges.judge import (
-    InspectedConfig,
+    InspectionMetricConfig,
     JudgeQuestion,
     Scale,
     fill_template,
@@ -47,7 +47,7 @@ class Track(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PrismBenchConfig(InspectedConfig):
+class PrismBenchConfig(InspectionMetricConfig):
     """Options for PRISM-Bench."""
 
     kind: Literal["prism"] = "prism"
@@ -73,15 +73,15 @@ class PrismBenchConfig(InspectedConfig):
         """True if the question depends on the prompt's skills."""
         return self.track is None
 
-    def verdict_options(self) -> dict[str, Any]:
+    def list_verdict_options(self) -> dict[str, Any]:
         """Return all options that affect a verdict, except the judge."""
-        return InspectedConfig.verdict_options(self) | ({} if self.track is None else {"track": self.track})
+        return InspectionMetricConfig.list_verdict_options(self) | ({} if self.track is None else {"track": self.track})
 
     def inspect(
         self, prompt: str, questions: Sequence[WrittenQuestion] = (), skills: Sequence[str] = ()
     ) -> Writing[Verdict | RowError]:
-        """Ask the judge for both ratings of an image; the track is configured, or is one of the prompt's skills."""
-        tracks = read_tracks(self.template_text(TRACKS_TEMPLATE_NAME))
+        """Ask the judge for both ratings of an image; the track comes from the options or from the prompt's skills."""
+        tracks = read_tracks(self.get_template_text(TRACKS_TEMPLATE_NAME))
         track = find_kind(tracks, skills, self.track)
         if track is None:
             found = ", ".join(map(repr, skills)) or "none"
@@ -96,7 +96,7 @@ class PrismBenchConfig(InspectedConfig):
             "faults": track.faults,
         }
         texts = (
-            fill_template(self.template_text(name), **parts)
+            fill_template(self.get_template_text(name), **parts)
             for name in (ALIGNMENT_TEMPLATE_NAME, AESTHETICS_TEMPLATE_NAME)
         )
         return (
@@ -105,7 +105,7 @@ class PrismBenchConfig(InspectedConfig):
             )
         )
 
-    def score_options(self) -> dict[str, Any]:
+    def list_score_options(self) -> dict[str, Any]:
         return {"part": self.part}
 
     def score(self, evidence: Evidence) -> Scored:

@@ -8,7 +8,13 @@ from typing import ClassVar, Literal, NamedTuple
 from plumbline.operators.base.bounds import Positive
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.judges.judge import InspectedConfig, JudgeQuestion, Scale, fill_template, read_ratings
+from plumbline.operators.metrics.judges.judge import (
+    InspectionMetricConfig,
+    JudgeQuestion,
+    Scale,
+    fill_template,
+    read_ratings,
+)
 from plumbline.operators.metrics.metric import Evidence, Rating, Scored, ScoreRange, Verdict
 from plumbline.operators.metrics.wording import Release
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion
@@ -36,7 +42,7 @@ class Dimension(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class QwenImageBenchConfig(InspectedConfig):
+class QwenImageBenchConfig(InspectionMetricConfig):
     """Options for Qwen-Image-Bench."""
 
     kind: Literal["qwen_image_bench"] = "qwen_image_bench"
@@ -59,7 +65,7 @@ class QwenImageBenchConfig(InspectedConfig):
 
         The skills name the prompt's dimensions. If they name none, all dimensions are judged.
         """
-        dimensions = read_dimensions(self.template_text(FACETS_TEMPLATE_NAME))
+        dimensions = read_dimensions(self.get_template_text(FACETS_TEMPLATE_NAME))
         wanted = {skill.partition("/")[0].strip() for skill in skills}
         dimensions = [dimension for dimension in dimensions if dimension.name in wanted] or dimensions
         release = self.find_release(QwenImageBenchRelease)
@@ -73,7 +79,7 @@ class QwenImageBenchConfig(InspectedConfig):
         names = {facet: NAME_SEPARATOR.join((dimension.key, facet)) for facet in dimension.facets}
         listed = "\n".join(f"- {names[facet]}: {meaning}" for facet, meaning in dimension.facets.items())
         text = fill_template(
-            self.template_text(INSPECT_TEMPLATE_NAME), dimension=dimension.name, prompt=prompt, facets=listed
+            self.get_template_text(INSPECT_TEMPLATE_NAME), dimension=dimension.name, prompt=prompt, facets=listed
         )
         return JudgeQuestion(text, [Scale(name, 0, 2, optional=True) for name in names.values()])
 
@@ -112,10 +118,10 @@ def _compute_mean(numbers: Iterable[float]) -> float:
 
 
 def read_dimensions(text: str) -> list[Dimension]:
-    """Return the dimensions described in a text.
+    """Return the dimensions that the text describes, one in each block.
 
-    Blocks are separated by empty lines. The first line of a block contains the dimension's key and name, and each
-    further line a capability, a facet and the facet's meaning.
+    Blocks are separated by empty lines. The first line of a block contains the dimension's key and name. Each of its
+    other lines contains a capability, a facet and the facet's meaning.
     """
     dimensions = []
     for block in text.strip().split("\n\n"):

@@ -1,11 +1,11 @@
-"""Rubrics: a judge rates an image by the benchmark's explanation of the prompt, or by its list of checkpoints."""
+"""Rubrics: a judge rates an image based on the benchmark's explanation of the prompt or its list of checkpoints."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.judges.judge import InspectedConfig, Scale, fill_template
+from plumbline.operators.metrics.judges.judge import InspectionMetricConfig, Scale, fill_template
 from plumbline.operators.metrics.metric import SHARE_RANGE, ScoreRange, Verdict
 from plumbline.operators.metrics.wording import Release
 from plumbline.operators.metrics.writing import UnreadableReply, Writing, WrittenQuestion
@@ -22,7 +22,7 @@ Checkpoints with Chinese names have no meaning in it.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RubricConfig(InspectedConfig):
+class RubricConfig(InspectionMetricConfig):
     """Options for a judge that uses a rubric."""
 
     kind: Literal["rubric"] = "rubric"
@@ -49,12 +49,12 @@ class RubricConfig(InspectedConfig):
             else (CHECKPOINTS_TEMPLATE_NAME, MEANINGS_TEMPLATE_NAME)
         )
 
-    def refusal_of_pack(self, choices: Collection[int]) -> str | None:
-        """Return why the metric cannot use a pack, given the questions' numbers of choices; None if all are 0."""
+    def explain_pack_refusal(self, choices: Collection[int]) -> str | None:
+        """Return why the metric cannot use a pack with multiple-choice questions; None if no question has choices."""
         return "a judge needs explanations or checkpoints, but these have choices" if set(choices) - {0} else None
 
-    def question_options(self) -> dict[str, Any]:
-        """Return no options, because the questions come from the pack."""
+    def list_question_options(self) -> dict[str, Any]:
+        """Return an empty mapping, because the questions come from the pack."""
         return {}
 
     def inspect(self, prompt: str, questions: Sequence[WrittenQuestion] = ()) -> Writing[Verdict]:
@@ -65,15 +65,15 @@ class RubricConfig(InspectedConfig):
             return (yield from wise.request_verdict(prompt, " ".join(each.text for each in questions), self.seed))
         if self.rubric == "knowledge":
             reference = " ".join(parsing.collapse_spaces(question.text) for question in questions)
-            asked = fill_template(self.template_text(KNOWLEDGE_TEMPLATE_NAME), prompt=text, reference=reference)
+            asked = fill_template(self.get_template_text(KNOWLEDGE_TEMPLATE_NAME), prompt=text, reference=reference)
             return (yield from self.request_verdict(asked, [Scale("score", 0, 1)], require_zero_or_one))
-        meanings = read_meanings(self.template_text(MEANINGS_TEMPLATE_NAME))
+        meanings = read_meanings(self.get_template_text(MEANINGS_TEMPLATE_NAME))
         release = self.find_release(UniGenBenchRelease)
         if release is not None:
             return (yield from release.request_verdict(prompt, questions, self.seed))
         listed = "\n".join(_format_checkpoint(question, meanings) for question in questions)
         scales = [Scale(question.kind or question.text, 0, 1) for question in questions]
-        asked = fill_template(self.template_text(CHECKPOINTS_TEMPLATE_NAME), prompt=text, checkpoints=listed)
+        asked = fill_template(self.get_template_text(CHECKPOINTS_TEMPLATE_NAME), prompt=text, checkpoints=listed)
         return (yield from self.request_verdict(asked, scales, require_zero_or_one))
 
 

@@ -1,1 +1,1 @@
-"""Readers of benchmarks' question packs; packs with similar layouts are read in the same file."""
+"""Readers for benchmarks' question packs; packs with similar layouts are read in the same file."""

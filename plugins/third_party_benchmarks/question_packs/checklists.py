@@ -17,11 +17,11 @@ from plumbline.pipelines.sources.question_packs.pack import (
     abbreviate,
     convert_refusal_to_error_row,
     get_label,
+    get_required_text,
     get_texts,
     read_lines,
     read_rows,
     read_whole_file,
-    the_text,
 )
 
 DIMENSION_CODES = ("C-MI", "C-MA", "C-MR", "C-TR", "R-LR", "R-BR", "R-HR", "R-PR", "R-GR", "R-AR", "R-CR", "R-RR")
@@ -39,13 +39,13 @@ def read_t2i_corebench(place: Place, convention: Convention) -> PackRows:
     """
     whole = place.path.lower().endswith(".json")
     for file in [place] if whole else [place / f"{name}.json" for name in DIMENSION_CODES]:
-        yield from read_rows(_read_by_id(file), _read_t2i_corebench_line)
+        yield from read_rows(_read_lines_by_id(file), _read_t2i_corebench_line)
 
 
-def _read_by_id(file: Place) -> Iterator[PackLine | str]:
+def _read_lines_by_id(file: Place) -> Iterator[PackLine | str]:
     content = read_json(read_whole_file(file), file.url)
     if not isinstance(content, dict):
-        raise SourceError(f"{file.url}: expected an object of prompts by id, found {type(content).__name__}")
+        raise SourceError(f"{file.url}: expected an object that maps ids to prompts, found {type(content).__name__}")
     for number, (name, values) in enumerate(content.items()):
         where = f"{file.url}, row {number}"
         found = abbreviate(values)
@@ -56,7 +56,7 @@ def _read_by_id(file: Place) -> Iterator[PackLine | str]:
 def _read_t2i_corebench_line(line: PackLine) -> PackRows:
     values = line.values
     skills = tuple(skill for name in ("Main Class", "Sub Class") if (skill := get_label(values, name)))
-    row = PackRow(line.where, str(values["id"]), the_text(values, "Prompt"), skills=skills)
+    row = PackRow(line.where, str(values["id"]), get_required_text(values, "Prompt"), skills=skills)
     return convert_refusal_to_error_row(*row[:3], _read_checklist(row, values.get("Checklist")))
 
 
@@ -66,7 +66,7 @@ def _read_checklist(row: PackRow, listed: Any) -> Iterator[PackRow]:
     for number, one in enumerate(listed):
         tags = get_texts(one.get("tags") or (), "tags")
         yield row._replace(
-            question=_make_yes_no_question(number, the_text(one, "question"), "yes", next(iter(tags), None))
+            question=_make_yes_no_question(number, get_required_text(one, "question"), "yes", next(iter(tags), None))
         )
 
 
@@ -80,19 +80,20 @@ PROMPT_LENGTHS = ("short", "long")
 def read_tiif_bench(place: Place, convention: Convention) -> PackRows:
     """Read the questions in a folder with *_eval_prompts.jsonl, and their prompts in the folder next to it.
 
-    TIIF-Bench (Wei et al. 2025): prompts in a short and a long wording, with yes/no questions for both.
+    TIIF-Bench (Wei et al. 2025): a short and a long version of each prompt, with yes/no questions for both.
 
     Source: A113N-W3I/TIIF-Bench, `data/testmini_eval_prompts` with `data/testmini_prompts`, or `data/test_eval_prompts`
-    with `data/test_prompts`, at 3aae750. The questions in a line are about the prompt in the same line of the other
+    with `data/test_prompts`, at 3aae750. The questions on a line are about the prompt on the same line of the other
     file. The id of a prompt consists of its file, line and length, as in `numeracy_0_short`; its skills are its type
-    and its length. Upstream's summary pools the questions of a type: `plumbline kinds of=tiif_bench`. Its word recall
-    and GNED need word lists that are not published. Both conventions read it in the same way.
+    and its length. Upstream's summary pools all questions of the same type, as `plumbline kinds of=tiif_bench` does.
+    Its word recall and GNED need word lists that are not published. Both conventions read it in the same way.
     """
     prompt_folder = place.parent / place.name.replace("_eval", "")
     files = sorted(name for name in place.list() if name.endswith("_eval_prompts.jsonl"))
     if not files:
         raise SourceError(
-            f"{place.url}: expected files *_eval_prompts.jsonl, found none; set the folder data/testmini_eval_prompts"
+            f"{place.url}: expected files named *_eval_prompts.jsonl, found none; use the folder "
+            "data/testmini_eval_prompts"
         )
     for name in files:
         dimension = name.removesuffix("_eval_prompts.jsonl")
@@ -115,7 +116,7 @@ def _read_both_lengths(name: str, asked: PackLine | str, prompt: PackLine | str)
 
 
 def _read_tiif_line(prompt: PackLine, *, prompt_id: str, length: str, asked: PackLine) -> PackRows:
-    row = PackRow(asked.where, prompt_id, the_text(prompt.values, f"{length}_description"))
+    row = PackRow(asked.where, prompt_id, get_required_text(prompt.values, f"{length}_description"))
     return convert_refusal_to_error_row(*row[:3], _read_tiif_questions(row, length, asked))
 
 
@@ -155,4 +156,4 @@ def read_prism_bench(place: Place, convention: Convention) -> PackRows:
 
 
 def _read_prism_line(line: PackLine, *, prompt_id: str, track: str) -> Iterator[PackRow]:
-    yield PackRow(line.where, prompt_id, the_text(line.values, "prompt"), skills=(track,))
+    yield PackRow(line.where, prompt_id, get_required_text(line.values, "prompt"), skills=(track,))

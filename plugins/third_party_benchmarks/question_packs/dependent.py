@@ -14,10 +14,10 @@ from plumbline.pipelines.sources.question_packs.pack import (
     PackRows,
     abbreviate,
     convert_refusal_to_error_row,
+    get_required_text,
     read_lines,
     read_rows,
     read_whole_file,
-    the_text,
 )
 from plumbline.pipelines.sources.question_packs.papers import describe_lost_dependencies, read_proposition
 
@@ -45,14 +45,14 @@ def read_dpg_bench(place: Place, convention: Convention) -> PackRows:
         f"{first.where}: the release skips the row, and fails on the questions of prompt_id "
         f"{first.prompt_id!r} that depend on it; benchmark.convention=fixed reads it",
     )
-    yield from _mark_first_prompt(first, found[1:], error)
+    yield from _add_first_prompt_error(first, found[1:], error)
 
 
-def _mark_first_prompt(first: PackRow, found: Sequence[PackRow | str], error: RowError) -> PackRows:
-    """Yield the found rows, preceded by an error for the first prompt if its other questions cannot be scored.
+def _add_first_prompt_error(first: PackRow, found: Sequence[PackRow | str], error: RowError) -> PackRows:
+    """Yield the rows in `found`, preceded by an error for the first prompt if its other questions cannot be scored.
 
-    They cannot be scored if one of them depends on the prompt's first question, which upstream's code skips. A prompt
-    with a single question has an error too.
+    They cannot be scored if one of them depends on the prompt's first question, which upstream's code skips. The error
+    is also added if the prompt has no other question.
     """
     others = [row for row in found if isinstance(row, PackRow) and row.prompt_id == first.prompt_id]
     asked = [row.question for row in others if row.question is not None]
@@ -86,14 +86,16 @@ def _read_alignment(place: Place, classes: Sequence[str], *, csv: str, prompt: s
         file = _require_file(place / f"scripts/alignment/Q_D/{name}{suffix}.json")
         asked = read_json(read_whole_file(file), file.url)
         if not isinstance(asked, dict):
-            raise SourceError(f"{file.url}: expected an object of questions by id, found {type(asked).__name__}")
+            raise SourceError(
+                f"{file.url}: expected an object that maps ids to questions, found {type(asked).__name__}"
+            )
         for number, (key, values) in enumerate(asked.items()):
             where = f"{file.url}, row {number}"
             try:
                 row = prompts.get((CATEGORY_BY_CLASS[name], key))
                 if row is None:
                     raise Refused("no_prompt", f"{csv} has no prompt {abbreviate(key)} of {CATEGORY_BY_CLASS[name]}")
-                text = the_text(row, prompt)
+                text = get_required_text(row, prompt)
             except Refused as refused:
                 yield f"{where}: {refused}; the row is left out"
                 continue
@@ -115,17 +117,17 @@ def _list_skills(name: str, row: Mapping[str, Any]) -> tuple[str, ...]:
 def _make_alignment_rows(
     where: str, prompt_id: str, text: str, values: Any, skills: tuple[str, ...]
 ) -> Iterator[PackRow]:
-    texts, needed = (_parse_numbered(values, field) for field in ("question", "dependency"))
+    texts, needed = (_parse_numbered_values(values, field) for field in ("question", "dependency"))
     for number in texts:
         parents = needed.get(number, [0])
         if not isinstance(parents, list) or not all(isinstance(parent, int) for parent in parents):
             raise Refused("no_parents", f"expected a list of numbers in 'dependency', found {abbreviate(parents)}")
         parents = tuple(str(parent) for parent in parents if parent)
-        asked = WrittenQuestion(number, the_text(texts, number), parsing.YES_NO, "yes", parents=parents)
+        asked = WrittenQuestion(number, get_required_text(texts, number), parsing.YES_NO, "yes", parents=parents)
         yield PackRow(where, prompt_id, text, asked, skills)
 
 
-def _parse_numbered(values: Any, field: str) -> Mapping[str, Any]:
+def _parse_numbered_values(values: Any, field: str) -> Mapping[str, Any]:
     """Return the values of a field by number. The field is either an object or an object encoded as a JSON string."""
     found = values.get(field) if isinstance(values, dict) else None
     found = parse_json(found) if isinstance(found, str) else found
@@ -140,7 +142,7 @@ def _parse_numbered(values: Any, field: str) -> Mapping[str, Any]:
 def read_oneig(place: Place, convention: Convention) -> PackRows:
     """Read the questions about the English prompts.
 
-    OneIG-Bench's alignment part, in English (Chang et al. 2025): yes/no questions that depend on each other.
+    The alignment subset of OneIG-Bench, in English (Chang et al. 2025): yes/no questions that depend on each other.
 
     Source: OneIG-Bench/OneIG-Benchmark, the folder with `OneIG-Bench.csv` and
     `scripts/alignment/Q_D/{anime,human,object}.json`; `scripts/alignment/alignment_score.py` counts a yes only if all
@@ -152,7 +154,8 @@ def read_oneig(place: Place, convention: Convention) -> PackRows:
 def read_oneig_zh(place: Place, convention: Convention) -> PackRows:
     """Read the questions about the Chinese prompts.
 
-    OneIG-Bench's alignment part, in Chinese (Chang et al. 2025): like the English part, plus the class multilingualism.
+    The alignment subset of OneIG-Bench, in Chinese (Chang et al. 2025): the same classes as in English, and a class
+    for multilingualism.
 
     Source: OneIG-Bench/OneIG-Benchmark, the folder with `OneIG-Bench-ZH.csv` and `scripts/alignment/Q_D/*_zh.json`. The
     questions are in Chinese too, but the answers are Yes or No. Both conventions read it in the same way.

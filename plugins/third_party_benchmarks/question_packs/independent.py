@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from plumbline.operators.metrics.questions.question_list import BadQuestion, read_pair
+from plumbline.operators.metrics.questions.question_list import BadQuestionError, read_pair
 from plumbline.operators.metrics.writing import WrittenQuestion
 from plumbline.pipelines.base.storage import Place
 from plumbline.pipelines.base.tables import Refused, parse_json
@@ -19,11 +19,11 @@ from plumbline.pipelines.sources.question_packs.pack import (
     abbreviate,
     convert_refusal_to_error_row,
     get_label,
+    get_required_id,
+    get_required_text,
     get_texts,
     read_lines,
     read_rows,
-    the_id,
-    the_text,
 )
 
 
@@ -33,15 +33,16 @@ def read_geneval2(place: Place, convention: Convention) -> PackRows:
     GenEval2 (Kamath et al. 2025): a question for each atom of 800 prompts. The answers are counts, yes or no.
 
     Source: facebookresearch/GenEval2, `geneval2_data.jsonl`. Each line is an object with `prompt`, `atom_count`, a
-    `vqa_list` of [question, answer] and as many `skills`. Prompts are identified by their row numbers, starting at 0,
-    as in the score lists that `evaluation.py` writes. Each question's only choice is the correct answer; the metric
-    knows its spellings (`spelling` in operators/metrics/questions/question_pack.py).
+    `vqa_list` of [question, answer] pairs, and a list `skills` of the same length. Prompts are identified by their row
+    numbers, starting at 0, as in the score lists that `evaluation.py` writes. Each question's only choice is the
+    correct answer; the metric also accepts other spellings of it (`spelling` in
+    operators/metrics/questions/question_pack.py).
     """
     return read_rows(read_lines(place), _read_atoms)
 
 
 def _read_atoms(line: PackLine) -> PackRows:
-    text, prompt_id = the_text(line.values, "prompt"), line.where.rpartition(" ")[2]
+    text, prompt_id = get_required_text(line.values, "prompt"), line.where.rpartition(" ")[2]
     return convert_refusal_to_error_row(line.where, prompt_id, text, _make_atom_rows(line, prompt_id, text))
 
 
@@ -56,7 +57,7 @@ def _make_atom_rows(line: PackLine, prompt_id: str, text: str) -> Iterator[PackR
     prompt_skills = (f"{atoms} atoms",) if isinstance(atoms, int) and not isinstance(atoms, bool) else ()
     try:
         asked = [read_pair(pair, number, skill) for number, (pair, skill) in enumerate(zip(pairs, skills, strict=True))]
-    except BadQuestion as error:
+    except BadQuestionError as error:
         raise Refused("no_pair", f"vqa_list: {error}") from error
     for question in asked:
         yield PackRow(line.where, prompt_id, text, question, prompt_skills)
@@ -75,7 +76,7 @@ def read_wise_verified(place: Place, convention: Convention) -> PackRows:
     Source: PKU-YuanGroup/WISE, `data_verified/merge.json`, or the folder with its three parts: objects with `Prompt`,
     `Explanation` and `prompt_id`. A prompt's skill is its category, which follows from its number, as in
     `calculate_verified.py`. The release's overall score weights culture by 0.4 and each other category by 0.12. These
-    are the categories' fractions of the prompts, so the overall score equals the mean over all prompts.
+    weights equal the categories' fractions of the prompts, so the overall score equals the mean over all prompts.
     """
     whole = place.path.lower().endswith(".json")
     for file in [place] if whole else [place / f"{part}_verified.json" for part in PART_NAMES]:
@@ -83,13 +84,13 @@ def read_wise_verified(place: Place, convention: Convention) -> PackRows:
 
 
 def _read_explanation(line: PackLine) -> Iterator[PackRow]:
-    prompt_id = the_id(line.values, "prompt_id")
+    prompt_id = get_required_id(line.values, "prompt_id")
     number = int(prompt_id) if prompt_id.isdecimal() and len(prompt_id) <= len("1000") else 0
     category = next((name for name, last in LAST_PROMPT_BY_CATEGORY.items() if 0 < number <= last), None)
     if category is None:
         raise Refused("no_category", f"expected 'prompt_id' from 1 to 1000, found {abbreviate(prompt_id)}")
-    asked = WrittenQuestion("1", the_text(line.values, "Explanation"), (), kind=category)
-    yield PackRow(line.where, prompt_id, the_text(line.values, "Prompt"), asked, (category,))
+    asked = WrittenQuestion("1", get_required_text(line.values, "Explanation"), (), kind=category)
+    yield PackRow(line.where, prompt_id, get_required_text(line.values, "Prompt"), asked, (category,))
 
 
 NAME_KEYS = ("Testpoints", "考点")
@@ -111,14 +112,14 @@ def read_unigenbench(place: Place, convention: Convention) -> PackRows:
 
 def _read_checkpoints(line: PackLine) -> PackRows:
     language = "zh" if "prompt_zh" in line.values else "en"
-    text, prompt_id = the_text(line.values, f"prompt_{language}"), the_id(line.values, "index")
+    text, prompt_id = get_required_text(line.values, f"prompt_{language}"), get_required_id(line.values, "index")
     return convert_refusal_to_error_row(
         line.where, prompt_id, text, _make_checkpoint_rows(line, prompt_id, text, f"sub_dims_{language}")
     )
 
 
 def _make_checkpoint_rows(line: PackLine, prompt_id: str, text: str, column: str) -> Iterator[PackRow]:
-    said = parse_json(the_text(line.values, column), f"correct {column}")
+    said = parse_json(get_required_text(line.values, column), f"correct {column}")
     if not isinstance(said, dict):
         raise Refused("no_checkpoints", f"expected an object in {column!r}, found {abbreviate(said)}")
     names, descriptions = (get_texts(_get_first_value(said, keys), keys[0]) for keys in (NAME_KEYS, DESCRIPTION_KEYS))

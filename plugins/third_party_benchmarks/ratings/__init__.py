@@ -1,1 +1,1 @@
-"""Readers of published human ratings, one file per data set."""
+"""Readers for published human ratings, one file per data set."""

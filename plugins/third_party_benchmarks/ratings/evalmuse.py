@@ -10,7 +10,7 @@ from plumbline.pipelines.metaeval.releases.release import (
     LIKERT,
     Rating,
     Release,
-    Word,
+    WordRating,
     group_skills,
     parse_rating,
     released,
@@ -20,9 +20,9 @@ from plumbline.pipelines.metaeval.releases.sheets import read_list, require_list
 
 
 def read_evalmuse(place: Place) -> Release:
-    """Read the ratings of images and of words in elements. Raters are numbered by position; `type` is the skill.
+    """Read the ratings of images and of words in prompts. Raters are numbered by position; `type` is the skill.
 
-    EvalMuse-40K: people rated generated images as a whole, and for each element of the prompt.
+    EvalMuse-40K: people rated generated images as a whole, and for each element (a group of words) of the prompt.
 
     Source: DY-Evalab/EvalMuse, train_list.json: a list of `{"prompt_id", "prompt", "type": "real" or "synth",
     "img_path", "total_score": [1-5, ...], "element_score": {"<words> (<kind>)": [1 or 0, ...]}, "promt_meaningless",
@@ -36,7 +36,7 @@ def read_evalmuse(place: Place) -> Release:
     ratings.
     """
     ratings: list[Rating] = []
-    words: list[Word] = []
+    words: list[WordRating] = []
     skills = []
     elements = lost = 0
     for where, record in read_list(place, "images"):
@@ -62,19 +62,21 @@ def _read_rater_values(value: Any, where: str) -> list[Any]:
 
 def _rate_element_words(
     ids: tuple[str, str, str | None], prompt: str, name: str, given: Any, where: str
-) -> Iterator[Word]:
+) -> Iterator[WordRating]:
     words = name.rpartition("(")[0].strip() or name
     span = parsing.find_words(words, prompt)
     if span is None:
         return
     for rater, value in enumerate(_read_rater_values(given, where)):
         for word, start, end in split_words(prompt[span.start : span.end]):
-            yield Word(*ids, str(rater), word, span.start + start, span.start + end, parse_rating(value, where), where)
+            yield WordRating(
+                *ids, str(rater), word, span.start + start, span.start + end, parse_rating(value, where), where
+            )
 
 
-def _merge_repeated_words(words: list[Word]) -> Iterator[Word]:
+def _merge_repeated_words(words: list[WordRating]) -> Iterator[WordRating]:
     """Yield each word once per rater. A word in several elements gets the lowest of its ratings."""
-    lowest: dict[tuple[Any, ...], Word] = {}
+    lowest: dict[tuple[Any, ...], WordRating] = {}
     for word in words:
         key = (*word[:4], word.start, word.end)
         known = lowest.get(key)

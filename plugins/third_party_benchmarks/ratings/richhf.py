@@ -1,4 +1,4 @@
-"""RichHF-18K: scores of images, and the words of their prompts that the images do not show."""
+"""RichHF-18K: scores for images, and the words of their prompts that the images do not show."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
@@ -6,7 +6,14 @@ from typing import Any
 
 from plumbline.operators.base.errors import SourceError
 from plumbline.pipelines.base.storage import Place
-from plumbline.pipelines.metaeval.releases.release import Rating, Release, Word, parse_rating, released, split_words
+from plumbline.pipelines.metaeval.releases.release import (
+    Rating,
+    Release,
+    WordRating,
+    parse_rating,
+    released,
+    split_words,
+)
 from plumbline.pipelines.metaeval.releases.sheets import exists, is_folder, list_files, read_sheet
 from plumbline.plugins.third_party_benchmarks.ratings.tfrecords import read_examples
 
@@ -42,7 +49,7 @@ def read_richhf(place: Place) -> Release:
         )
     prompts = _read_prompts([place / name if folder else place.parent / name for name in PROMPT_TABLE_FILES])
     ratings: list[Rating] = []
-    words: list[Word] = []
+    words: list[WordRating] = []
     unknown = 0
     for file in files:
         for number, example in enumerate(read_examples(file)):
@@ -98,7 +105,7 @@ def _get_feature_text(example: Mapping[str, Sequence[Any]], name: str, where: st
         raise SourceError(f"{where}: expected {name} as text, found {value!r}; {WRONG_FILE_HINT}") from error
 
 
-def _read_labelled_words(image_id: str, prompt: str, label: str, where: str) -> Iterator[Word]:
+def _read_labelled_words(image_id: str, prompt: str, label: str, where: str) -> Iterator[WordRating]:
     words, labels = split_words(prompt, WORD_SEPARATORS), label.split()
     if len(words) != len(labels) or not set(labels) <= {"0", "1"}:
         raise SourceError(
@@ -106,4 +113,4 @@ def _read_labelled_words(image_id: str, prompt: str, label: str, where: str) -> 
             "check that the prompt table has the rated prompt"
         )
     for (word, start, end), aligned in zip(words, labels, strict=True):
-        yield Word(image_id, prompt, None, RATER_NAME, word, start, end, float(aligned), where)
+        yield WordRating(image_id, prompt, None, RATER_NAME, word, start, end, float(aligned), where)

@@ -43,3 +43,18 @@ CHECKLIST_L3_TO_L2 = {"Quality": {"x": "A", "y": "A", "z": "B"}}
 L3_RENAME = {"Quality": {"Y": "y"}}
 """,
 }
+BIZGENEVAL_FILES: Mapping[str, str] = {
+    "evaluation/evaluate_prompt.py": """
+LAYOUT_SYSTEM = "You judge {layouts}."
+TEXT_SYSTEM = "You judge texts."
+LAYOUT_USER = TEXT_USER = "\\nIs it so?\\n\\n{checklist}\\n"
+EVAL_GENERATION_PROMPTS = {
+    "layout": (LAYOUT_SYSTEM, LAYOUT_USER),
+    "text1": (TEXT_SYSTEM, TEXT_USER),
+}
+""",
+}
+WEGENBENCH_FILES: Mapping[str, str] = {
+    "evaluation/Consistency/QA/prompt/ans-check-questions-en.txt": "Look.\n\nNow, answer:\n",
+    "evaluation/Consistency/QA/prompt/ans-check-questions.txt": "看图。\n\n请回答：",
+}

@@ -58,7 +58,7 @@ def write_t2i_corebench(path: Path, count: int = 4) -> Path:
 
 
 def write_tiif_bench(folder: Path, count: int = 4) -> Path:
-    """Write two questions about each of the first shapes prompts. Each long prompt repeats the short prompt."""
+    """Write two questions about each of the first `count` shapes prompts; a long prompt states the short one twice."""
     asked = {"type": "numeracy", "yn_question_list": ["Is there a circle? ", "Is it square?"]}
     described = [
         {"short_description": one["text"], "long_description": f"{one['text']}, that is, {one['text']}"}
@@ -81,13 +81,49 @@ def write_prism_bench(folder: Path) -> Path:
     return folder
 
 
+def write_bizgeneval(path: Path, count: int = 4) -> Path:
+    """Write four questions about each of the first shapes prompts; the first and the last one are easy."""
+    rows = [
+        {
+            **{"id": number, "domain": "chart", "dimension": "text", "eval_tag": "text1", "prompt": one["text"]},
+            **{"questions": ["Is it a circle?", "Is it red?", "Is it on the left?", "Is it large?"]},
+            **{"easy_qidxs": [1, 4], "hard_qidxs": [2, 3]},
+        }
+        for number, one in enumerate(read_prompt_rows(count))
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+def write_wegenbench(folder: Path, count: int = 4, *, prefix: str = "en", language: str = "en") -> Path:
+    """Write three weighted questions about each of the first shapes prompts, in the layout of a checkout."""
+    asked = [
+        {"question": text, "type": kind, "weight": weight}
+        for text, kind, weight in (("Is it a circle?", "object", 30), ("Is it red?", "color", 12), ("No?", "text", 6))
+    ]
+    prompts = [
+        {**{"id": f"{prefix}_ip_{number:03}.png", "prompt": one["text"], "type": "IP"}, "tag": ["a"], "difficulty": 2}
+        for number, one in enumerate(read_prompt_rows(count))
+    ]
+    questions = [{"id": f"ip_{number:03}.png", "questions": asked} for number in range(count)]
+    for file, rows in {
+        f"data/prompts/wegenbench_general_{prefix}.jsonl": prompts,
+        f"evaluation/Consistency/QA/questions/wegenbench_general_{language}_questions.jsonl": questions,
+    }.items():
+        (folder / file).parent.mkdir(parents=True)
+        (folder / file).write_text("\n".join(map(json.dumps, rows)))
+    return folder
+
+
 PACK_WRITERS: Mapping[str, tuple[str, Callable[[Path], Path]]] = {
+    "bizgeneval": ("q.jsonl", write_bizgeneval),
     "dpg_bench": ("q.csv", write_propositions),
     "geneval2": ("q.jsonl", write_geneval2),
     "oneig": ("oneig", write_oneig),
     "t2i_corebench": ("q.json", write_t2i_corebench),
     "tiif_bench": ("testmini_eval_prompts", write_tiif_bench),
     "unigenbench": ("q.csv", write_unigenbench),
+    "wegenbench": ("WeGenBench", write_wegenbench),
     "wise_verified": ("q.json", write_wise_verified),
 }
 """File name of each pack, and the function that writes the file."""

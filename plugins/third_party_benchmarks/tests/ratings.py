@@ -8,4 +8,9 @@ FACET_MARKS = {
     for one in read_dimensions(read_prompt_template(FACETS_TEMPLATE_NAME))
     for facet in one.facets
 }
-RATING_BY_NAME = {"score": 1, "Style": 1, "Attribute - Color": 0, "alignment": 7, "aesthetics": 4, **FACET_MARKS}
+CHECKLIST_ANSWERS = {"question 1": 1, "question 2": 0, "question 3": 1, "question 4": 0}
+RATING_BY_NAME = {
+    **{"score": 1, "Style": 1, "Attribute - Color": 0, "alignment": 7, "aesthetics": 4},
+    **FACET_MARKS,
+    **CHECKLIST_ANSWERS,
+}

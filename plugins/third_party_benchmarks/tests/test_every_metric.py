@@ -15,7 +15,12 @@ from tests.jobs.test_every_metric import Rows, assert_scorer_equals_sweep
 from tests.operators.tiny.judges import save_seeing_judge
 
 METRIC_NAMES = sorted(file.stem for file in (CONF / "metric").glob("*.yaml"))
-PACK_BY_VARIANT = {"dpg_bench_levels": "dpg_bench", "geneval2_am": "geneval2"}
+PACK_BY_VARIANT = {
+    "arena_t2i_hard": "dpg_bench",
+    "dpg_bench_levels": "dpg_bench",
+    "geneval2_am": "geneval2",
+    "wegenbench_qa": "wegenbench",
+}
 PACK_BY_METRIC = {name: pack for name in METRIC_NAMES if (pack := PACK_BY_VARIANT.get(name, name)) in PACK_WRITERS}
 """Question packs by metric, for the metrics that score by a benchmark's own questions."""
 SweepFunction = Callable[[str | None], Mapping[str, Rows]]

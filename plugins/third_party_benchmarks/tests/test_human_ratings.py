@@ -1,4 +1,4 @@
-"""EvalMuse-40K and RichHF-18K are read from their original layouts; anything unexpected is a one-line error."""
+"""EvalMuse-40K and RichHF-18K are read from their original layouts; anything unexpected causes a one-line error."""
 
 from pathlib import Path
 from typing import Any

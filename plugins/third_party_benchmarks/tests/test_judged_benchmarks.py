@@ -84,9 +84,7 @@ def test_prism_bench_needs_exactly_one_track_among_the_skills(skills: tuple[str,
     ],
 )
 def test_prism_bench_can_use_its_published_wording(said: str, score: float, tmp_path: Path) -> None:
-    metric = PrismBenchConfig(wording=write_release(tmp_path, PRISM_BENCH_FILES), seed=3).with_model_defaults(
-        get_profile
-    )
+    metric = PrismBenchConfig(wording=write_release(tmp_path, PRISM_BENCH_FILES), seed=3).complete_options(get_profile)
     program = metric.inspect("a  {red} dog", skills=("text_rendering",))
     if score is None:
         with pytest.raises(UnreadableReply):
@@ -101,7 +99,7 @@ def test_prism_bench_can_use_its_published_wording(said: str, score: float, tmp_
 # Qwen-Image-Bench
 
 
-def test_there_are_23_capabilities_with_56_facets_in_five_dimensions() -> None:
+def test_qwen_image_bench_has_23_capabilities_with_56_facets_in_five_dimensions() -> None:
     facets = [(name, *facet.split(": ")) for name, one in DIMENSION_BY_NAME.items() for facet in one.facets]
     assert (len(DIMENSION_BY_NAME), len({facet[1] for facet in facets}), len(facets)) == (5, 23, 56)
 
@@ -171,9 +169,7 @@ def test_an_invalid_mark_is_an_unreadable_reply(said: Any) -> None:
 )  # fmt: skip
 def test_marks_are_read_in_the_same_way_as_by_upstreams_code(said: str, score: float | None, tmp_path: Path) -> None:
     """Facets x and y belong to capability A, and z to B; a facet named Y counts as y."""
-    metric = QwenImageBenchConfig(wording=write_release(tmp_path, QWEN_IMAGE_BENCH_FILES)).with_model_defaults(
-        get_profile
-    )
+    metric = QwenImageBenchConfig(wording=write_release(tmp_path, QWEN_IMAGE_BENCH_FILES)).complete_options(get_profile)
     ran = run(metric.inspect("a  {red} <image>", skills=("Quality / A / x",)), [said])
     ((request,),) = ran.rounds
     assert request.messages[0].text == "Of a  {red} <image>\n\njudge Quality: Q. {}" and request.system == "You judge."
@@ -182,9 +178,7 @@ def test_marks_are_read_in_the_same_way_as_by_upstreams_code(said: str, score: f
 
 
 def test_a_reply_without_a_json_object_is_unreadable(tmp_path: Path) -> None:
-    metric = QwenImageBenchConfig(wording=write_release(tmp_path, QWEN_IMAGE_BENCH_FILES)).with_model_defaults(
-        get_profile
-    )
+    metric = QwenImageBenchConfig(wording=write_release(tmp_path, QWEN_IMAGE_BENCH_FILES)).complete_options(get_profile)
     for said in ("[1]", "<think>{}</think>", '{"A": {"x": Infinity}}'):
         with pytest.raises(UnreadableReply):
             run(metric.inspect("a", skills=("Quality",)), [said])

@@ -17,7 +17,7 @@ from tests.pipelines.sources.test_question_packs import list_parents, list_quest
 from tests.question_packs import ANNOTATION_COLUMNS, make_propositions, write_csv, write_geneval2, write_json
 
 
-def test_dpg_bench_as_released_skips_the_first_row_and_fails_on_the_first_prompt(tmp_path: Path) -> None:
+def test_the_released_form_of_dpg_bench_skips_the_first_row_and_fails_on_the_first_prompt(tmp_path: Path) -> None:
     """The release's code fails to look up the answer to a question that it has skipped, and leaves the image out."""
     path = write_csv(
         tmp_path / "q.csv",
@@ -33,7 +33,7 @@ def test_dpg_bench_as_released_skips_the_first_row_and_fails_on_the_first_prompt
     assert released.problems == (f"{path}, row 0: left out, as in the release; benchmark.convention=fixed reads it",)
 
 
-def test_dpg_bench_as_released_keeps_a_first_prompt_whose_questions_are_independent(tmp_path: Path) -> None:
+def test_the_released_form_of_dpg_bench_keeps_a_first_prompt_with_independent_questions(tmp_path: Path) -> None:
     apart = [row | {"dependency": "0"} for row in make_propositions("a", "a circle")]
     pack = read_pack_file("dpg_bench", write_csv(tmp_path / "q.csv", ANNOTATION_COLUMNS, apart))
     assert [row["text"] for row in list_questions(pack, "a")] == ["Is the circle red?", "Is the circle above a square?"]

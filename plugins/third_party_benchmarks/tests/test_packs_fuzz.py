@@ -48,6 +48,20 @@ PACK_FILES: Mapping[str, Mapping[str, Any]] = {
             "prompt": f"bird {n}", "atom_count": 2, "vqa_list": [["How many?", "one"]], "skills": ["count"]
         })
     },
+    "bizgeneval": {
+        "q.jsonl": make_rows(
+            lambda n: {"id": n, "domain": "chart", "dimension": "text", "eval_tag": "text1", "prompt": f"bird {n}",
+                       "questions": ["Is it red?", "Is it large?"], "easy_qidxs": [2], "hard_qidxs": [1]}
+        )
+    },
+    "wegenbench": {
+        "data/prompts/wegenbench_general_en.jsonl": make_rows(
+            lambda n: {"id": f"en_{n}.png", "prompt": f"bird {n}", "type": "Animals", "tag": ["a"], "difficulty": 2}
+        ),
+        "evaluation/Consistency/QA/questions/wegenbench_general_en_questions.jsonl": make_rows(
+            lambda n: {"id": f"{n}.png", "questions": [{"question": "Is it red?", "type": "color", "weight": 6}]}
+        ),
+    },
     "unigenbench": {
         "q.csv": make_rows(lambda n: {"index": n, "prompt_en": f"bird {n}", "sub_dims_en": copy_json(CHECKPOINTS_CELL)})
     },
@@ -81,5 +95,5 @@ LINE_NUMBERED_PACKS = ("geneval2", "prism_bench", "tiif_bench")
 
 @pytest.mark.parametrize("name", PACK_FILES)
 def test_a_field_of_the_wrong_type_only_fails_its_own_row(name: str) -> None:
-    both_lengths = {"inner": "mini_eval_prompts", "losses": 2} if name == "tiif_bench" else {}
+    both_lengths = {"inner": "mini_eval_prompts", "prompts_per_row": 2} if name == "tiif_bench" else {}
     require_others_unaffected(name, PACK_FILES[name], numbered=name in LINE_NUMBERED_PACKS, **both_lengths)

@@ -10,8 +10,12 @@ import pytest
 from scipy.stats import gmean
 
 from plugins.third_party_benchmarks.tests.packs import write_oneig
+from plumbline.operators.metrics.metric import Answered, Evidence
+from plumbline.operators.metrics.writing import WrittenQuestion
 from tests.bench_of import read_prompt_rows
+from tests.commands import load_job_config
 from tests.pipelines.test_released_numbers import (
+    QUESTIONS,
     Answers,
     SweepScores,
     compute_gated_score,
@@ -39,8 +43,8 @@ def compute_dpg_bench(answers: Answers, *, first_row: int, last_image_only: bool
     """Compute the scores from answers in the same way as upstream's code.
 
     That code sets an answer to zero in place if the value of a parent question is zero. The means by level and
-    category use the answers before they are set to zero. With `last_image_only`, as upstream, the means only use the
-    answers for a prompt's last image.
+    category use the answers before they are set to zero. With `last_image_only`, as in that code, the means only use
+    the answers for a prompt's last image.
     """
     items: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in make_annotations()[first_row:]:
@@ -175,3 +179,66 @@ def test_oneig_counts_a_yes_only_if_the_parent_question_has_a_yes(folder: Path, 
             for image in range(2)
         ]
         assert ran.scores["oneig"][one["prompt_id"]] == pytest.approx(sum(each) / 2)
+
+
+def count_down_from_roots(answered: Mapping[int, bool], parents: Mapping[int, list[int]]) -> float:
+    """Return the fraction of questions that are reached from the roots through questions that are answered yes.
+
+    Arena-T2I Hard's judge answers questions in this order, and never sees a question whose parent is not answered yes.
+    """
+    passed = {0}
+    waiting = [0]
+    while waiting:
+        waiting.pop()
+        reached = [one for one, needs in parents.items() if one not in passed and {*needs} <= passed and answered[one]]
+        passed |= {*reached}
+        waiting += reached
+    return len(passed - {0}) / len(answered)
+
+
+def test_arena_t2i_hard_counts_no_question_below_one_that_is_not_answered_yes(
+    fixed_scores: SweepScores, folder: Path, dpg_file: Path
+) -> None:
+    given = (f"benchmark.questions={dpg_file}", "metric=[arena_t2i_hard]", "benchmark.convention=fixed")
+    ran = run(folder, folder / "fixed", "benchmark=dsg_1k", *given, "benchmark.prompts=${benchmark.questions}")
+    parents = {number: [*map(int, needs.split(","))] for number, needs, _, _ in QUESTIONS}
+    for one in read_prompt_rows(4):
+        each = [
+            count_down_from_roots(
+                {
+                    number: says_yes(fixed_scores.answers[one["prompt_id"], image, question.format(one["text"])])
+                    for number, _, question, _ in QUESTIONS
+                },
+                parents,
+            )
+            for image in range(2)
+        ]
+        assert ran.scores["arena_t2i_hard"][one["prompt_id"]] == pytest.approx(sum(each) / 2)
+    assert ran.scores["arena_t2i_hard"] != fixed_scores.scores["dpg_bench"]
+
+
+THRONE_PARENTS = {
+    **{number: [0] for number in (3, 9, 10, 12, 13, 14, 26)},
+    **{number: [3] for number in (4, 5, 6, 7, 8)},
+    **{2: [0, 1], 11: [10], 15: [1], 17: [16], 19: [18], 21: [20], 22: [1, 16, 18, 20]},
+}
+"""Questions of the second example on Arena-T2I Hard's page that depend on others, of 27."""
+CAT_PARENTS = {1: [0], 3: [2], 4: [0, 2]}
+"""Questions of the first example that depend on others, of 6."""
+
+
+@pytest.mark.parametrize(
+    ("count", "parents", "failed", "passed"), [(27, THRONE_PARENTS, {10, 17, 19}, 23), (6, CAT_PARENTS, {2}, 3)]
+)
+def test_the_examples_on_arena_t2i_hards_page_have_its_scores(
+    count: int, parents: Mapping[int, list[int]], failed: set[int], passed: int
+) -> None:
+    """The judge is not asked what depends on a failed question; here it is asked, and says yes."""
+    metric = load_job_config("scorer", "metric=[arena_t2i_hard]", "models=shapes").metrics["arena_t2i_hard"]
+    answered = []
+    for number in range(count):
+        needs = tuple(map(str, parents.get(number, ())))
+        question = WrittenQuestion(str(number), "", ("yes", "no"), "yes", parents=needs)
+        yes = -5.0 if number in failed else -0.1
+        answered.append(Answered(question, ((yes,), (-1.0,))))
+    assert metric.score(Evidence({}, answered)).score == pytest.approx(passed / count)

@@ -7,6 +7,7 @@ import pytest
 
 from plumbline.operators.metrics.metric import Evidence, Verdict
 from plumbline.operators.metrics.writing import WrittenQuestion
+from plumbline.plugins.third_party_benchmarks.judges.checklists import BizGenEvalConfig
 from plumbline.plugins.third_party_benchmarks.judges.prism_bench import PrismBenchConfig
 from plumbline.plugins.third_party_benchmarks.judges.qwen_image_bench import QwenImageBenchConfig
 from plumbline.plugins.third_party_benchmarks.judges.rubric import RubricConfig
@@ -17,9 +18,9 @@ from tests.operators.metrics.test_released_wordings import (
     drop_options,
     find_checkout,
     get_profile,
+    list_contents,
     run_ours,
     run_released,
-    separate_texts,
 )
 
 UNIGENBENCH_SCRIPT = """
@@ -59,12 +60,12 @@ def test_unigenbench_has_the_same_requests_and_results_as_upstreams_code() -> No
         language, replies = ("zh", "en", "en")[index % 3], UNIGENBENCH_REPLIES[index % 4]
         given.append((prompt, CHECKPOINT_NAMES[language], [f"{prompt}?", "two {cats}"], language, replies))
     released = run_released("UniGenBench", UNIGENBENCH_SCRIPT, given)
-    metric = RubricConfig(rubric="checkpoints", wording=find_checkout("UniGenBench")).with_model_defaults(get_profile)
+    metric = RubricConfig(rubric="checkpoints", wording=find_checkout("UniGenBench")).complete_options(get_profile)
     for (prompt, names, wanted, _, replies), theirs in zip(given, released, strict=True):
         asked = [WrittenQuestion(name, text, (), kind=name) for name, text in zip(names, wanted, strict=True)]
         ours = run_ours(metric.inspect(prompt, asked), replies, describe_image_request)
         assert drop_options(ours.requests, "temperature") == list(
-            map(separate_texts, drop_options(theirs.requests, "model", "do_sample"))
+            map(list_contents, drop_options(theirs.requests, "model", "do_sample"))
         )
         assert {request["temperature"] for request in ours.requests} == {0.0}
         assert ([rating.value for rating in ours.result.ratings] if ours.result else None) == theirs.result
@@ -100,13 +101,13 @@ WISE_REPLIES = [
 def test_wise_verified_has_the_same_requests_and_results_as_upstreams_code() -> None:
     given = [(prompt, f"It is  {prompt}\n.", WISE_REPLIES[index % 5]) for index, prompt in enumerate(PROMPTS)]
     released = run_released("WISE", WISE_SCRIPT, given)
-    metric = RubricConfig(rubric="knowledge", wording=find_checkout("WISE")).with_model_defaults(get_profile)
+    metric = RubricConfig(rubric="knowledge", wording=find_checkout("WISE")).complete_options(get_profile)
     for (prompt, explanation, replies), theirs in zip(given, released, strict=True):
         ours = run_ours(
             metric.inspect(prompt, [WrittenQuestion("1", explanation, ())]), replies, describe_image_request
         )
         assert ours.requests == [
-            separate_texts(each) for each in drop_options(theirs.requests, "model", "chat_template_kwargs")
+            list_contents(each) for each in drop_options(theirs.requests, "model", "chat_template_kwargs")
         ]
         assert (ours.result.ratings[0].value if ours.result else None) == theirs.result
     assert sum(one.result is not None for one in released) == 80
@@ -152,7 +153,7 @@ def make_evidence(verdict: Verdict) -> Evidence:
 def test_prism_bench_has_the_same_requests_and_results_as_upstreams_code() -> None:
     given = [(prompt, PRISM_TRACKS[index % 7], PRISM_REPLIES[index % 4]) for index, prompt in enumerate(PROMPTS)]
     released = run_released("PRISM", PRISM_BENCH_SCRIPT, given)
-    metric = PrismBenchConfig(wording=find_checkout("PRISM")).with_model_defaults(get_profile)
+    metric = PrismBenchConfig(wording=find_checkout("PRISM")).complete_options(get_profile)
     for (prompt, track, replies), theirs in zip(given, released, strict=True):
         ours = run_ours(metric.inspect(prompt, skills=(track,)), replies, describe_image_request)
         assert [request["messages"][0]["content"] for request in ours.requests] == [
@@ -200,7 +201,7 @@ def test_qwen_image_bench_has_the_same_requests_and_results_as_upstreams_code(na
     """The test covers the original repository and the fork with shorter checklists."""
     given = [(prompt, DIMENSION_LISTS[index % 2], QWEN_REPLIES[index % 4]) for index, prompt in enumerate(PROMPTS)]
     released = run_released(name, QWEN_IMAGE_BENCH_SCRIPT, given)
-    metric = QwenImageBenchConfig(wording=find_checkout(name)).with_model_defaults(get_profile)
+    metric = QwenImageBenchConfig(wording=find_checkout(name)).complete_options(get_profile)
     for (prompt, dims, replies), theirs in zip(given, released, strict=True):
         order = [part.partition(" /")[0] for part in dims.split("; ")]
         ours = run_ours(
@@ -224,3 +225,77 @@ def sort_replies(replies: Sequence[str], names: Sequence[str]) -> list[str]:
     ours = ("Quality", "Aesthetics", "Alignment", "Real-world Fidelity", "Creative Generation")
     of_name = dict(zip(dict.fromkeys(names), replies, strict=True))
     return [of_name[name] for name in ours if name in of_name]
+
+
+BIZGENEVAL_SCRIPT = """
+import tempfile
+from pathlib import Path
+from evaluation import image_evaluation as release, summarize
+
+def run(given):
+    item, reply = given
+    asked = []
+    def answer(client, model, img_path, user_prompt, system_prompt, **options):
+        asked.append([system_prompt, user_prompt])
+        return reply, True
+    release.request_gemini_i2t, release.create_gemini_client = answer, lambda config: None
+    release.load_config = lambda path: {"max_workers": 1}
+    with contextlib.redirect_stdout(io.StringIO()), tempfile.TemporaryDirectory() as folder:
+        data, results = Path(folder) / "data.jsonl", Path(folder) / "results"
+        data.write_text(json.dumps(item))
+        (Path(folder) / f"{item['domain']}_{item['dimension']}_{item['id']}.png").write_bytes(b"")
+        sys.argv = ["x", "--data_path", str(data), "--img_dir", folder, "--save_dir", str(results)]
+        try:
+            release.main()
+        except AttributeError:  # a reply that is a list
+            return asked, None
+        parts = (0.1, None), (0.2, "easy_qidxs"), (0.2, "hard_qidxs")
+        return asked, [summarize._compute_scores([item], results, *part)[0]["error_score"] for part in parts]
+"""
+BIZGENEVAL_REPLIES = [
+    '{"1": {"result": true, "reason": "so"}, "2": {"result": "False"}, "3": {"result": "yes"}, "4": {"result": 1}}',
+    "```json\n{'1': {'result': True}, '2': {'result': None}, '3': {'result': False}, '4': {'result': True}}\n```",
+    'So: {"1": {"result": "a "b" c"}, {"result": true} {"result": 1} {"result" : False} {"result":"true"} "result": 0',
+    'Well, {"1": {"result": True}, "2": {"result": true}, "3": {"result": false}, "4": {"result": null}} it is.',
+    '{"1": {"result": true}, "2": {"result": true}}',
+    "[1, 2]",
+    "no",
+]
+
+
+def test_bizgeneval_has_the_same_requests_and_scores_as_upstreams_code() -> None:
+    tags = ("layout", "attribute", "text", "text1", "knowledge")
+    given = []
+    for index, prompt in enumerate(PROMPTS):
+        own: dict[str, Any] = {
+            "id": index,
+            "domain": "chart",
+            "dimension": "text",
+            "eval_tag": tags[index % 5],
+            "prompt": prompt,
+        }
+        asked = [f"{prompt}?", "Is it {red}?", "Is it\n high?", "Is it wide?"]
+        item = {**own, "questions": asked, "easy_qidxs": [1, 4], "hard_qidxs": [2, 3]}
+        given.append((item, BIZGENEVAL_REPLIES[index % 7]))
+    released = run_released("BizGenEval", BIZGENEVAL_SCRIPT, given)
+    metrics = [
+        BizGenEvalConfig(wording=find_checkout("BizGenEval"), part=part).complete_options(get_profile)
+        for part in ("overall", "easy", "hard")
+    ]
+    for (item, reply), theirs in zip(given, released, strict=True):
+        questions = [
+            WrittenQuestion(
+                str(number), text, (), kind=f"{item['eval_tag']} - {('hard', 'easy')[number in (1, 4)]} {number}"
+            )
+            for number, text in enumerate(item["questions"], start=1)
+        ]
+        ours = run_ours(metrics[0].inspect(item["prompt"], questions), [reply] * 2, describe_image_request)
+        first = ours.requests[0]["messages"]
+        said: list[Any] = [[first[0]["content"][0], first[1]["content"][0]]]
+        assert said == theirs.requests
+        assert first[1]["content"][1:] == [IMAGE_PLACEHOLDER]
+        if ours.result is None:  # upstream's code counts missing answers as wrong
+            assert reply in BIZGENEVAL_REPLIES[4:]
+        else:
+            scores = [metric.score(make_evidence(ours.result)).score for metric in metrics]
+            assert scores == pytest.approx(theirs.result)

@@ -69,5 +69,5 @@ def test_all_27_checkpoints_have_a_meaning() -> None:
 @pytest.mark.parametrize("metric", [KNOWLEDGE_METRIC, CHECKPOINTS_METRIC], ids=lambda metric: metric.rubric)
 def test_a_rubric_has_a_valid_chain_and_refuses_questions_with_choices(metric: RubricConfig) -> None:
     check_chain("rubric", metric)
-    assert metric.question_options() == {} and metric.verdict_options()["templates"]
-    assert metric.refusal_of_pack({0}) is None and "choices" in (metric.refusal_of_pack({0, 2}) or "")
+    assert metric.list_question_options() == {} and metric.list_verdict_options()["templates"]
+    assert metric.explain_pack_refusal({0}) is None and "choices" in (metric.explain_pack_refusal({0, 2}) or "")

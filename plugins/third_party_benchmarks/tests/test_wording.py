@@ -1,4 +1,4 @@
-"""Judges ask questions in the published wording, which is read from a checkout of the benchmark's repository."""
+"""Judges are asked in the published wording, which is read from a checkout of the benchmark's repository."""
 
 from collections.abc import Mapping
 from pathlib import Path

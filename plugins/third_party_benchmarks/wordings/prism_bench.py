@@ -53,7 +53,7 @@ class PrismBenchRelease(Release):
 
 
 def format_message(message: str, prompt: str) -> str:
-    """Fill the prompt into the message, and replace double braces with single braces, like str.format."""
+    """Insert the prompt into the message, and replace double braces with single braces, like str.format."""
     return prompt.join(part.replace("{{", "{").replace("}}", "}") for part in message.split(PROMPT_PLACEHOLDER))
 
 

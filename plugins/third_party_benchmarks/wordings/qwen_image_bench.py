@@ -97,7 +97,7 @@ class QwenImageBenchRelease(Release):
 
 
 def _parse_object(reply: str) -> Mapping[str, Any]:
-    """Return the JSON object after the thoughts in a reply, like upstream's `extract_json_from_response`.
+    """Return the JSON object that follows the thoughts in a reply, like upstream's `extract_json_from_response`.
 
     Raises ValueError if there is no object.
     """
@@ -108,12 +108,12 @@ def _parse_object(reply: str) -> Mapping[str, Any]:
         start, end = text.find("{"), text.rfind("}")
         found = json.loads(text[start : end + 1]) if 0 <= start < end else None
     if not isinstance(found, dict):
-        raise ValueError("expected a JSON object of marks, found none")
+        raise ValueError("expected a JSON object with marks, found none")
     return found
 
 
 def _list_facets(found: Mapping[str, Any]) -> list[tuple[str, str, Any]]:
-    """Return the capability, name and value of each facet. Facets may be grouped by capability or not."""
+    """Return the capability, name and value of each facet; a facet outside any group is its own capability."""
     first = next(iter(found.values()), None)
     if isinstance(first, dict) and "score" in first:
         return [(facet, facet, value) for facet, value in found.items()]

@@ -104,6 +104,6 @@ def _parse_reply(count: int, reply: str) -> list[list[Any]]:
         ) from error
     if [len(each) for each in read] != [count, count]:
         raise ValueError(
-            f"expected lists of {count} entries within <analysis> and <score>, found lists of {[*map(len, read)]}"
+            f"expected lists with {count} entries in <analysis> and <score>, found {[*map(len, read)]} entries"
         )
     return read

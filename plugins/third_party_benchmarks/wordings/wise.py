@@ -53,7 +53,7 @@ def _remove_thoughts(reply: str) -> str:
 
 
 def _parse_reply(reply: str) -> float:
-    """Return the score in a reply without its thoughts, like upstream's `extract_scores`."""
+    """Return the score in a reply, ignoring its thoughts, like upstream's `extract_scores`."""
     answer = _remove_thoughts(reply)
     named = re.search(r"\*{0,2}Score\*{0,2}\s*(?::\s*)?([01])\b", answer, re.IGNORECASE)
     alone = [text for line in answer.split("\n") if (text := line.strip()) in ("0", "1")]

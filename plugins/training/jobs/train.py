@@ -7,7 +7,7 @@ from pydantic import Discriminator
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say
-from plumbline.jobs.display.findings import show_agreement, show_conclusion, show_written
+from plumbline.jobs.display.findings import show_agreement, show_conclusion, show_written_files
 from plumbline.pipelines.base.exit_codes import COMPLETE, WITHIN_BUDGET
 from plumbline.plugins.training.planning import plan_training
 from plumbline.plugins.training.training_config import FinetuneConfig, StageConfig
@@ -33,7 +33,7 @@ def main(config: StageConfig | FinetuneConfig) -> int:
     trained = run_training(planned, lambda line: say(console, line))
     if trained.findings is not None:
         show_agreement(console, trained.findings)
-        show_written(console, trained.findings)
+        show_written_files(console, trained.findings)
         show_conclusion(console, trained.findings)
     say(console, f"trained: {trained.checkpoint}")
     return WITHIN_BUDGET if trained.failed else COMPLETE

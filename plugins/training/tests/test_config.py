@@ -43,7 +43,7 @@ def test_the_kind_of_training_is_chosen_by_name() -> None:
         ),
         (
             ("training=questions", "output=out", "data=data", "model.family=vlm", "model.checkpoint=x", "sharded=true"),
-            "sharded: the weights of a LLaVA cannot be sharded; set sharded=false",
+            "sharded: the weights of a LLaVA model cannot be sharded; set sharded=false",
         ),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.models.networks.clip_flant5 import TEXT_AFTER_IMAGE, TEXT_BEFORE_IMAGE
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.plugins.training.checkpoint import load_trainee
@@ -20,7 +20,7 @@ from plumbline.plugins.training.exercises import (
     split_caption,
 )
 from plumbline.plugins.training.loop import StageTrainer, TrainingStage, train
-from plumbline.plugins.training.trainee import Trainee, train_only
+from plumbline.plugins.training.trainee import Trainee, freeze_all_but
 
 VQA_FOLDER = Path(__file__).parents[3] / "assets/clip-flant5-shapes"
 
@@ -28,7 +28,8 @@ VQA_FOLDER = Path(__file__).parents[3] / "assets/clip-flant5-shapes"
 @pytest.fixture
 def trainee() -> Trainee:
     return load_trainee(
-        resolve_model(model_config(family="clip_flant5", checkpoint=str(VQA_FOLDER)), on_gpu=False), torch.device("cpu")
+        resolve_model(make_model_config(family="clip_flant5", checkpoint=str(VQA_FOLDER)), on_gpu=False),
+        torch.device("cpu"),
     )
 
 
@@ -78,7 +79,7 @@ def test_with_equal_weights_the_loss_is_the_mean_over_all_tokens(trainee: Traine
 def test_stage_1_only_trains_the_projector(trainee: Trainee) -> None:
     network = trainee.network
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
-    train_only(network, ["mm_projector"])
+    freeze_all_but(network, ["mm_projector"])
     batch = make_batch(
         trainee.likelihood.tokenizer, torch.rand(2, 3, 48, 48), [split_caption(1, "a red circle", Random(0))]
     )

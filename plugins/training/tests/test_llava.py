@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from plugins.training.tests import training_tables
 from plumbline.operators.base.errors import ConfigError, ModelError, SourceError
 from plumbline.operators.models.calls import Question
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.plugins.training.checkpoint import load_trainee
@@ -42,7 +42,7 @@ def decode_image(row: dict[str, Any]) -> Image.Image:
 
 
 def load_model(checkpoint: Path) -> Any:
-    config = model_config(family="vlm", checkpoint=str(checkpoint))
+    config = make_model_config(family="vlm", checkpoint=str(checkpoint))
     return load(resolve_model(config, on_gpu=False), "likelihood")
 
 
@@ -81,7 +81,7 @@ def test_the_training_loss_equals_the_log_probability_in_production(tmp_path: Pa
     rows, first = training_tables.make_rows(8), tiny.save_llava(tmp_path / "llava")
     data = training_tables.write_rows(tmp_path / "data", rows)
     train(load_config("questions", data, tmp_path / "out", first, "pace.rate=1e-3"))
-    config = model_config(family="vlm", checkpoint=str(tmp_path / "out/checkpoint"))
+    config = make_model_config(family="vlm", checkpoint=str(tmp_path / "out/checkpoint"))
     trainee = load_trainee(resolve_model(config, on_gpu=False), CPU_DEVICE)
     pixels = [trainee.likelihood.preprocess(decode_image(row)) for row in rows]
     exercises = [
@@ -129,7 +129,7 @@ def test_unusable_texts_are_left_out_and_reported_with_file_and_row(tmp_path: Pa
         said = sorted(line for line in lines if line.startswith("left out: "))
         for line, (row, problem) in zip(said, wanted.items(), strict=True):
             assert f"0.parquet, row {row}: " in line and problem in line
-    with pytest.raises(SourceError, match="3 rows could not be read, and max_failed allows 0"):
+    with pytest.raises(SourceError, match="3 rows could not be read, but max_failed allows only 0"):
         train(load_config("questions", data, tmp_path / "strict", first, "max_failed=0", "pace.batch=8"))
 
 
@@ -138,7 +138,7 @@ def test_an_unsupported_model_is_refused_before_it_is_loaded(tmp_path: Path) -> 
     t5, clip = tiny.save_true_nli(tmp_path / "t5"), tiny.save_clip(tmp_path / "clip")
     begin = (f"begin={{language_model: {t5}, vision_tower: {clip}}}", "model.checkpoint=begun")
     with pytest.raises(
-        ModelError, match=r"its type is t5, but a LLaVA is built from a Llama; set begin\.language_model to a Llama"
+        ModelError, match=r"expected a Llama model, .* found the type t5; set begin\.language_model to a Llama model"
     ):
         train(load_config("captions", data, tmp_path / "begun", Path("begun"), *begin))
     gemma = chat_vlms.save_gemma3(tmp_path / "gemma")

@@ -1,4 +1,4 @@
-"""The optimiser loop follows its learning rate schedule, and a resumed training equals an uninterrupted one."""
+"""The optimiser loop follows its learning rate schedule, and a resumed run equals an uninterrupted one."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A configured training yields a checkpoint that production can load, even if the training is interrupted."""
+"""A configured training run yields a checkpoint that production code can load, even if the run is interrupted."""
 
 import json
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from plugins.training.tests import training_tables
 from plumbline.operators.base.errors import ConfigError, SourceError
 from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.scoring.scorer import Scorer, ScorerConfig
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.plugins.training import worker
@@ -123,7 +123,7 @@ def test_unreadable_rows_are_left_out_up_to_max_failed(tmp_path: Path, in_proces
     lines = run(training_tables.load_stage_config("captions", data, tmp_path / "out", "max_failed=0.2"))
     assert json.loads((tmp_path / "out/outcome.json").read_text()) == {"steps": 2, "failed": 1}
     assert [line.startswith("left out: ") and "parquet, row 1: " in line for line in lines].count(True) == 1
-    with pytest.raises(SourceError, match=r"1 rows could not be read, and max_failed allows 0"):
+    with pytest.raises(SourceError, match=r"1 rows could not be read, but max_failed allows only 0"):
         run(training_tables.load_stage_config("captions", data, tmp_path / "strict", "max_failed=0"))
 
 
@@ -197,7 +197,7 @@ def test_a_finetuned_checkpoint_has_the_same_scores_in_production_as_in_training
         if row["image_id"] in after
     ][:16]  # fmt: skip
     texts = {row["prompt_id"]: row["text"] for row in pq.read_table(assets / "prompts.parquet").to_pylist()}
-    model = model_config(family="clip_flant5", checkpoint=str(finetuned / "checkpoint"))
+    model = make_model_config(family="clip_flant5", checkpoint=str(finetuned / "checkpoint"))
     scorer = Scorer(ScorerConfig(models={"vqa": model}, metrics={"vqascore": VqaScoreConfig()}))
     scored = scorer.score_table([row["image"] for row in images], [texts[row["prompt_id"]] for row in images])
     for row, score in zip(images, scored.column("score").to_pylist(), strict=True):

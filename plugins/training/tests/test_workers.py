@@ -59,7 +59,7 @@ def test_a_killed_worker_does_not_change_the_result(sharded: bool, tmp_path: Pat
     deadly = list_row_order(tmp_path, settings)[FATAL_STEP * config.pace.batch]
     rows[deadly] |= {"image": BAIT_MARK + str(note).encode()}
     training_tables.write_rows(data, rows, FILE_COUNT)
-    killer = threading.Thread(target=kill_reader, args=(note,), daemon=True)
+    killer = threading.Thread(target=kill_noted_process, args=(note,), daemon=True)
     killer.start()
     lines: list[str] = []
     run_training(plan_training(config), lines.append)
@@ -87,7 +87,7 @@ def list_row_order(tmp_path: Path, settings: tuple[str, ...]) -> list[int]:
     return found
 
 
-def kill_reader(note: Path) -> None:
+def kill_noted_process(note: Path) -> None:
     waiting = threading.Event()
     while not note.exists():
         waiting.wait(0.1)

@@ -65,7 +65,7 @@ def fail_on_one_rank(evaluation: plumbline.Evaluation, rank: int) -> str:
 
     def draw(prompts: list[str]) -> list[Image.Image]:
         if rank == 1:
-            raise MemoryError("rank 1 has no memory")
+            raise MemoryError("rank 1 is out of memory")
         dist.all_reduce(torch.ones(1), group=group)
         return []
 

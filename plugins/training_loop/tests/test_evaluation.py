@@ -1,4 +1,4 @@
-"""Steps of a training are scored and compared, even after a restart or if a pipeline or tracker fails."""
+"""Steps of a training run are scored and compared, despite restarts and failures of a pipeline or tracker."""
 
 import json
 import logging
@@ -115,8 +115,8 @@ def test_two_processes_cannot_write_the_same_step(place: str) -> None:
         return make_pipeline(0.0)(prompts, seeds)
 
     message = (
-        f"folder {place}: expected the steps of this training, found step 1 of another running process; two "
-        "trainings cannot share a folder, so choose another one"
+        f"folder {place}: expected only steps of this training run, found step 1 from another process; two "
+        "training runs cannot share a folder, so choose another one"
     )
     for _ in range(2):
         with pytest.raises(ConfigError, match=re.escape(message)):
@@ -140,19 +140,19 @@ def test_black_and_missing_images_have_no_score_and_the_reason_is_shown(tmp_path
     evaluation = open_evaluation(tmp_path, limit=12)
     evaluation.step(make_pipeline(1.0), step=1)
 
-    def draw_half(prompts: list[str]) -> list[Image.Image | None]:
+    def draw_all_but_two(prompts: list[str]) -> list[Image.Image | None]:
         drawn = make_pipeline(1.0)(prompts, [*range(len(prompts))])
         return [*drawn[:-2], Image.new("RGB", (64, 64)), None]
 
-    partly = evaluation.step(draw_half, step=2)["clipscore"]
+    partly = evaluation.step(draw_all_but_two, step=2)["clipscore"]
     assert (partly.n, partly.n_null, partly.previous.n) == (8, 4, 8)  # 12 images in two calls
     kinds = read_scores(tmp_path, 2).error.dropna().map(lambda error: error["kind"])
     assert sorted(kinds) == ["blank_picture"] * 2 + ["missing_image"] * 2
     black = evaluation.step(lambda prompts: [Image.new("RGB", (64, 64)) for _ in prompts], step=3)
     assert black["clipscore"].mean is None and black["clipscore"].previous.verdict == "no shared scores"
     assert (
-        "12 images without a score: the pipeline made an image that is entirely black, as NaN and blocked images are; "
-        "check its weights, or use float32"
+        "12 images without a score: the pipeline made an image that is entirely black, as after NaN values or a "
+        "safety filter; check its weights, or use float32"
     ) in str(black)
     after = evaluation.step(make_pipeline(1.0), step=4)["clipscore"]
     assert (after.previous.verdict, after.best.step) == ("no shared scores", 1)
@@ -169,7 +169,7 @@ def test_the_images_of_a_model_that_only_returns_nan_have_no_score(tmp_path: Pat
     with pytest.warns(RuntimeWarning, match="invalid value"):
         result = evaluation.step(DivergedPipeline(), step=2)
     assert (result["clipscore"].mean, result["clipscore"].n_null) == (None, 8)
-    assert "an image that is entirely black, as NaN and blocked images are; check its weights" in str(result)
+    assert "an image that is entirely black, as after NaN values or a safety filter; check its weights" in str(result)
 
 
 def test_a_step_whose_files_could_not_be_written_is_finished_later(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_prompts_can_be_read_from_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", [-1, 1.5, "1", True])
 def test_a_step_that_is_not_a_whole_number_is_refused(step: Any, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="step: expected a whole number from 0"):
+    with pytest.raises(ConfigError, match="step: expected a whole number, 0 or more"):
         open_evaluation(tmp_path, limit=1).step(make_pipeline(1.0), step=step)
 
 
@@ -288,7 +288,7 @@ class Recorder:
 
 class BrokenTracker(Recorder):
     def log(self, values: dict[str, float], step: int | None = None, **options: Any) -> None:
-        raise ConnectionError("https://user:secret@host is away\nsince noon")
+        raise ConnectionError("https://user:secret@host is down\nsince noon")
 
 
 def test_trackers_get_the_numbers_and_a_failing_tracker_causes_a_warning(
@@ -302,7 +302,7 @@ def test_trackers_get_the_numbers_and_a_failing_tracker_causes_a_warning(
     assert recorder.logged[1].keys() == {f"plumbline/clipscore/{name}" for name in ("mean", "low", "high", "coverage")}
     (first, _) = [record.getMessage() for record in caplog.records if "tracker" in record.getMessage()]
     assert first == (
-        "tracker BrokenTracker: step 1 was not sent (ConnectionError: https://***@host is away); the folder still has "
+        "tracker BrokenTracker: step 1 was not sent (ConnectionError: https://***@host is down); the folder still has "
         "its "
         "results"
     )

@@ -14,7 +14,7 @@ from tests.environment import ROOT
 def test_a_sharded_model_has_the_same_scores_as_the_whole_model_and_a_failing_rank_stops_all_ranks(
     tmp_path: Path,
 ) -> None:
-    """Accelerate runs several processes on CPUs only through MPI, or if it is told --multi_gpu."""
+    """On CPUs, Accelerate only runs several processes through MPI or with --multi_gpu."""
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes=2"]
     options = ["--num_machines=1", "--mixed_precision=no", "--dynamo_backend=no"]
     script = ROOT / "plugins/training_loop/tests/sharded_training.py"
@@ -29,4 +29,4 @@ def test_a_sharded_model_has_the_same_scores_as_the_whole_model_and_a_failing_ra
     split, whole = (result["brightness"].previous for result in results[1:])
     assert [result.step for result in results] == [0, 100, 200] and split is not None and whole is not None
     assert split.verdict == "better" and (whole.step, whole.difference) == (100, 0.0)
-    assert "Timed out waiting 2000ms" in ranks[0]["failure"] and ranks[1]["failure"] == "rank 1 has no memory"
+    assert "Timed out waiting 2000ms" in ranks[0]["failure"] and ranks[1]["failure"] == "rank 1 is out of memory"

@@ -28,7 +28,7 @@ def run_steps(folder: Path | str, **options: Any) -> list[float | None]:
     return [evaluation.step(make_pipeline(step / 2), step=step)["colourfulness"].mean for step in (1, 2)]
 
 
-def test_tensorboard_gets_the_steps(place: str) -> None:
+def test_tensorboard_receives_the_results_of_all_steps(place: str) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     means = run_steps(place, trackers="tensorboard")

@@ -1,4 +1,4 @@
-"""Logs steps to MLflow's active run. Without one, creates a run, which a restarted training loop continues."""
+"""Logs steps to MLflow's active run. If there is none, creates a run that a restarted training loop continues."""
 
 import hashlib
 import io
@@ -15,7 +15,7 @@ EVALUATION_TAG = "plumbline.evaluation"
 
 
 class Sender(StepSender):
-    """Tracker for the MLflow server that MLFLOW_TRACKING_URI or the training loop has set."""
+    """Tracker for the MLflow server that is set by MLFLOW_TRACKING_URI or by the training loop."""
 
     active: str | None = None
 

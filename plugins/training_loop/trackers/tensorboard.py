@@ -12,7 +12,7 @@ from plumbline.plugins.training_loop.trackers.tracker import NAME_PREFIX, VERDIC
 
 
 class Sender(StepSender):
-    """Writer of TensorBoard's files."""
+    """Writer for TensorBoard's files."""
 
     @cached_property
     def _writer(self) -> SummaryWriter:

@@ -19,7 +19,7 @@ VERDICT_VALUES = {"better": 1.0, "worse": -1.0, "no clear difference": 0.0, "too
 
 
 class StepUpdate(NamedTuple):
-    """Results of a step in the form in which they are sent to trackers."""
+    """Results of a step, in the form that is sent to trackers."""
 
     step: int
     values: Mapping[str, float]
@@ -30,7 +30,7 @@ class StepUpdate(NamedTuple):
 
 
 class StepSender:
-    """Base class of the trackers that are chosen by their names."""
+    """Base class of trackers that are selected by name."""
 
     def __init__(self, folder: str) -> None:
         """Store the address of the evaluation's folder, without connecting to a server yet."""
@@ -46,10 +46,10 @@ class StepSender:
 
 @runtime_checkable
 class LoopTracker(Protocol):
-    """A tracker object from the training loop, such as a tracker of accelerate or a W&B run."""
+    """A tracker object from the training loop, such as an accelerate tracker or a W&B run."""
 
     def log(self, values: dict[str, float], step: int) -> object:
-        """Log numbers at a step."""
+        """Log the values for a step."""
 
 
 def list_values(result: StepResult) -> dict[str, float]:
@@ -73,7 +73,7 @@ def _list_metric_values(metric: MetricResult) -> Iterator[tuple[str, float]]:
 
 
 class GuardedTracker:
-    """Wrapper of a tracker that turns the tracker's failures into warnings."""
+    """Wrapper around a tracker that turns the tracker's failures into warnings."""
 
     def __init__(self, name: str, tracker: StepSender | LoopTracker, timeout: float) -> None:
         self.name, self.tracker, self.timeout = name, tracker, timeout

@@ -1,4 +1,4 @@
-"""Logs steps to W&B's active run. Without one, creates a run, which a restarted training loop continues."""
+"""Logs steps to W&B's active run. If there is none, creates a run that a restarted training loop continues."""
 
 import hashlib
 import io
@@ -12,10 +12,10 @@ STEP_NAME = f"{NAME_PREFIX}/step"
 
 
 class Sender(StepSender):
-    """Tracker for the Weights & Biases server and user that the variables WANDB_* set."""
+    """Tracker for the Weights & Biases server and user that are set by the WANDB_* variables."""
 
     def send(self, update: StepUpdate) -> None:
-        """Log the numbers, the verdicts and the worst images; their charts have the training step as x axis."""
+        """Log the numbers, the verdicts and the worst images, with the training step on the x axis of their charts."""
         run = wandb.run
         if run is None:
             name = hashlib.sha256(self.folder.encode()).hexdigest()[:16]

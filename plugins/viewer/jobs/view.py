@@ -4,7 +4,7 @@ import sys
 
 from plumbline.jobs.command import Command, run_job
 from plumbline.jobs.display.console import make_console, say
-from plumbline.plugins.viewer.viewing import ViewConfig, view
+from plumbline.plugins.viewer.viewing import ViewConfig, serve_viewer
 
 COMMAND = Command(
     "view",
@@ -21,7 +21,7 @@ COMMAND = Command(
 def main(config: ViewConfig) -> int:
     """Serve the pages until a signal stops the process; return 0."""
     console = make_console()
-    view(config, lambda address: say(console, f"the pages of {config.store}: {address}"))
+    serve_viewer(config, lambda address: say(console, f"the pages of {config.store}: {address}"))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The pages of a store show its content, reject bad requests in one line, and resist hostile input."""
+"""The pages of a store show its content, reject bad requests with a one-line message, and resist hostile input."""
 
 import gc
 import io
@@ -44,7 +44,7 @@ def score(generator: str, metric: str, prompt: int) -> float | None:
     return None if (generator, prompt) == ("atlas", 7) else draw_noisy_score(generator, metric, prompt)
 
 
-def ask_questions(run: MadeRun) -> None:
+def add_questions(run: MadeRun) -> None:
     questions = [
         {
             "prompt_id": f"p{at:04d}",
@@ -78,7 +78,7 @@ def shared_run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
         folder, prompts=PROMPTS, generators=GENERATORS, score=score, judge_metrics=("gecko",),
         errors={"corrupt_image": 2}, lower_is_better=["clipscore"], note="the new <VAE>",
     )  # fmt: skip
-    ask_questions(run)
+    add_questions(run)
     write_report(run.store)
     return run
 

@@ -8,11 +8,11 @@ from tests.refusals import Refusals, list_refusals
 
 REFUSED: Refusals = {
     "view": [
-        ("store=ftp://127.0.0.1:1/x", "this storage is read-only; choose a folder, or a prefix of s3://, gs:// or az://"),
-        ("store=http://example.org", "this storage is read-only; choose a folder, or a prefix of s3://, gs:// or az://"),
+        ("store=ftp://127.0.0.1:1/x", "this storage is read-only; use a local folder, or an address that starts with s3://"),
+        ("store=http://example.org", "this storage is read-only; use a local folder, or an address that starts with s3://"),
         ("store={store} host=0.0.0.0 token_variable=NO_SUCH_TOKEN", "NO_SUCH_TOKEN"),
         ("store={store} port=70000", "expected 0 to 65535"),
-        ("store={store} hosts=[http://gpu-7]", "expected names without scheme and port"),
+        ("store={store} hosts=[http://gpu-7]", "expected names without a scheme or port"),
         ("store={store} memory=10", "expected at least 100 megabytes"),
     ],
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Two runs, generators or settings are compared: mean changes, and the images whose scores changed most."""
+"""A comparison of two runs, generators or settings shows mean changes and the images whose scores changed most."""
 
 import re
 from collections.abc import Iterator
@@ -18,11 +18,11 @@ ATLAS_CHANGES = (0.30, -0.02, 0.04, -0.06, 0.08, -0.10, 0.12, -0.14, 0.16, -0.18
 """Change of each prompt's score; the last prompt's image has no score in the later run."""
 
 
-def score_left(generator: str, metric: str, prompt: int) -> float:
+def score_left_run(generator: str, metric: str, prompt: int) -> float:
     return 0.45
 
 
-def score_right(generator: str, metric: str, prompt: int) -> float | None:
+def score_right_run(generator: str, metric: str, prompt: int) -> float | None:
     moved = ATLAS_CHANGES[prompt] if generator == "atlas" else 0.1
     return None if moved is None else 0.45 + moved
 
@@ -31,9 +31,9 @@ def score_right(generator: str, metric: str, prompt: int) -> float | None:
 def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageClient]:
     folder = tmp_path_factory.mktemp("sides")
     shared = {"prompts": PROMPTS, "generators": ("atlas", "cobalt"), "metrics": ("gecko",)}
-    make_run(folder, **shared, score=score_left, run_id=LEFT_RUN)
+    make_run(folder, **shared, score=score_left_run, run_id=LEFT_RUN)
     run = make_run(
-        folder, **shared, score=score_right, judge_metrics=("gecko",), first_recipe=1, errors={"corrupt_image": 1}
+        folder, **shared, score=score_right_run, judge_metrics=("gecko",), first_recipe=1, errors={"corrupt_image": 1}
     )
     with open_client(run.store, folder / "rows") as pages:
         yield pages
@@ -120,7 +120,7 @@ def make_run_with_two_settings(folder: Path) -> MadeRun:
     """
     run = make_run(
         folder, prompts=PROMPTS, generators=("atlas", "cobalt"), metrics=("gecko",), question_metrics=(),
-        score=score_left, image_settings=lambda prompt: {"cfg": "4", "steps": "20"},
+        score=score_left_run, image_settings=lambda prompt: {"cfg": "4", "steps": "20"},
     )  # fmt: skip
     path = f"runs/{RIGHT_RUN}/scores.parquet"
     first = run.store.read_table(path).to_pylist()

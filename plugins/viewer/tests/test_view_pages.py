@@ -1,4 +1,4 @@
-"""The viewer's pages in a real browser log no errors, apply choices immediately, and load their images."""
+"""In a real browser, the viewer's pages log no errors, apply choices immediately, and load their images."""
 
 from collections.abc import Callable, Iterator
 from threading import Thread

@@ -1,4 +1,4 @@
-"""The work for parsing a note grows at most in proportion to its length."""
+"""The cost of parsing a note grows at most in proportion to its length."""
 
 from contextlib import suppress
 

@@ -1,4 +1,4 @@
-"""The command-line jobs score words in images that the real PP-OCRv6 reads."""
+"""The command-line jobs score the words in images, as read by the real PP-OCRv6."""
 
 import json
 from collections.abc import Callable
@@ -44,9 +44,9 @@ def test_a_folder_of_photographs_with_signs_is_scored_without_a_gpu(tmp_path: Pa
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Callable[..., list[str]]:
-    """Return a function that writes a benchmark and returns the arguments of a sweep over it.
+    """Return a function that writes a benchmark and returns the arguments for sweeping it.
 
-    The benchmark has one prompt for each given value of the column of expected words.
+    The function takes the values of the column `wanted`, which contains the expected words: one value per prompt.
     """
 
     def write_bench(*words: object) -> list[str]:
@@ -112,7 +112,7 @@ def test_editing_a_word_recomputes_only_the_shards_of_its_prompt(tmp_path: Path)
         (
             "benchmark.prompts=null benchmark.columns.words=wanted",
             64,
-            "expected a prompts file with the column 'wanted'",
+            "requires a prompts file with the column 'wanted'",
         ),
     ],
 )

@@ -21,6 +21,12 @@ PACK_FILES: dict[str, dict[str, Any]] = {
             "prompt_id": n, "prompt": f"a sign {n}", "text": ["OPEN"], "category": "sign", "length": "short"
         })
     },
+    "wegenbench_text": {
+        "q.jsonl": make_rows(lambda n: {
+            "id": f"EN_{n}", "prompt": f"a sign {n}", "text": ["OPEN"], "type": "sign", "tag": ["a"],
+            "difficulty": "Easy",
+        })
+    },
     "oneig_text": {"q.csv": make_rows(lambda n: {"id": n, "prompt_en": f"a sign {n}", "text_content": "['OPEN']"})},
 }  # fmt: skip
 """File contents of each pack."""
@@ -40,6 +46,20 @@ def test_longtext_bench_has_a_list_of_texts_for_each_prompt(tmp_path: Path) -> N
     assert read_texts(pack, "0") == ["OPEN", "24 h"] and pack.prompts["skills"].to_pylist()[0] == ["sign", "short"]
     assert list_questions(pack, "0")[0]["start"] == 8
     assert "row 1: expected 'text' as a list of texts" in list_questions(pack, "1")[0]["error"]["message"]
+
+
+def test_wegenbench_has_texts_a_type_tags_and_a_difficulty(tmp_path: Path) -> None:
+    row = {
+        "id": "CN_1",
+        "prompt": "写着“开业”",
+        "text": ["开业"],
+        "type": "海报",
+        "tag": ["中文"],
+        "difficulty": "Hard",
+    }
+    (tmp_path / "q.jsonl").write_text(json.dumps(row))
+    pack = read_pack_file("wegenbench_text", tmp_path / "q.jsonl")
+    assert read_texts(pack, "CN_1") == ["开业"] and pack.prompts["skills"].to_pylist() == [["海报", "中文", "Hard"]]
 
 
 @pytest.mark.parametrize("prompt", ["prompt_en", "prompt_cn"])

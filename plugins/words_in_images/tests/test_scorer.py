@@ -101,7 +101,7 @@ def test_a_chat_model_behind_a_service_can_be_the_reader(server: Server) -> None
     assert [row["score"] for row in scored] == [1.0, 0.0, None] and scored[2]["error"]["kind"] == "reply_refused"
     assert all(body["messages"][0]["content"][1]["text"] == "Read the sign" for body in server.bodies)
     keys = [
-        resolve_model(load_job_config("scorer", *given).models["ocr"], on_gpu=False).semantic()
+        resolve_model(load_job_config("scorer", *given).models["ocr"], on_gpu=False).list_key_properties()
         for given in (words, told)
     ]
     assert keys[0] | {"reading": "Read the sign"} == keys[1] != keys[0]

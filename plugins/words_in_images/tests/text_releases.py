@@ -2,7 +2,7 @@
 
     python -m plugins.words_in_images.tests.text_releases FOLDER > plugins/words_in_images/tests/text_measures.jsonl
 
-FOLDER contains checkouts of X-Omni, OneIG-Benchmark, i1, flow_grpo and UniRL; the commits are listed in
+FOLDER contains checkouts of X-Omni, OneIG-Benchmark, i1, flow_grpo, UniRL and WeGenBench; the commits are listed in
 plugins/words_in_images/text_measures.py. No checkout is imported: the few functions that compare texts are extracted
 from the source files.
 """
@@ -14,6 +14,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import permutations
 from pathlib import Path
 from random import Random
 from types import ModuleType, SimpleNamespace
@@ -21,8 +22,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from nltk.metrics.distance import edit_distance
+from scipy.optimize import linear_sum_assignment
 
-CASE_COUNT = 80
+N_CASES = 80
 LATIN_WORDS = ["Grand", "Opening", "SALE", "café", "déjà-vu"]
 ODD_WORDS = [*LATIN_WORDS, "50%", "A&B", "the", "The", "end.", "(new)", "é", "l0ve", "24/7"]
 CHINESE_CHARACTERS = "欢迎光临新书店开业大吉"
@@ -36,7 +38,7 @@ class Reading(NamedTuple):
 def make_readings() -> Iterator[Reading]:
     """Yield texts with repeated words, accents, punctuation or Chinese, read fully, partly, wrongly or not at all."""
     rng = Random(0)
-    for case in range(CASE_COUNT):
+    for case in range(N_CASES):
         chinese = case % 4 == 3
         wanted = [_draw_text(rng, chinese) for _ in range(rng.randint(1, 3))]
         lines = [_misread_text(rng, text) for text in wanted if rng.random() < 0.8]
@@ -56,11 +58,12 @@ def _misread_text(rng: Random, text: str) -> str:
     return rng.choice([text, text, text.upper(), text[:place] + text[place + 1 :], text[:place] + "x" + text[place:]])
 
 
-class Releases:
+class ReleasedMeasures:
     def __init__(self, folder: Path) -> None:
         distance = SimpleNamespace(distance=edit_distance)
         sys.modules.setdefault("Levenshtein", _make_module("Levenshtein", distance=edit_distance))
         known = {"re": re, "Counter": Counter, "np": np, "Levenshtein": distance, "distance": edit_distance}
+        known |= {"linear_sum_assignment": linear_sum_assignment, "permutations": permutations}
         known |= {"difflib": difflib, "logging": SimpleNamespace(error=_fail_on_call), "print": _fail_on_call}
 
         def extract(path: str, *names: str) -> Any:
@@ -77,6 +80,10 @@ class Releases:
             "i1/benchmark_eval/cvtg-2k/unified_metrics_eval.py",
             *("get_ld", "extract_words_from_prompt", "compute_ocr_metrics"),
         )
+        self.wegenbench = extract(
+            "WeGenBench/evaluation/Text/scoring/score_text.py",
+            *("calc_ocr_metrics", "_ocr_char_f1", "_ned", "_edit_dist"),
+        )
         self.flow_grpo = extract("flow_grpo/flow_grpo/ocr.py", "__call__")
         self.unirl = extract(
             "UniRL/unirl/reward/local/ocr.py", "_score_text", "_normalize_text", "_counter_iou", "_extract_target_text"
@@ -90,6 +97,7 @@ class Releases:
             **self._compute_oneig(reading),
             "flow_grpo": self._compute_flow_grpo(reading),
             **self._compute_unirl(reading),
+            **self._compute_wegenbench(reading),
         }
 
     def _compute_longtext_bench(self, reading: Reading) -> dict[str, float]:
@@ -131,6 +139,15 @@ class Releases:
         target = self.unirl._extract_target_text(scorer, f'A sign "{reading.wanted[0]}"')
         return dict(self.unirl._score_text(scorer, self.unirl._normalize_text("".join(reading.lines)), target))
 
+    def _compute_wegenbench(self, reading: Reading) -> dict[str, float]:
+        similarity, accuracy = self.wegenbench.calc_ocr_metrics(*reading)
+        f1, _, _ = self.wegenbench._ocr_char_f1(*reading)
+        return {
+            "wegenbench_edit_similarity": similarity,
+            "wegenbench_sentence_accuracy": accuracy,
+            "wegenbench_character_f1": f1,
+        }
+
 
 def _extract_functions(file: Path, names: tuple[str, ...], known: dict[str, Any]) -> dict[str, Callable[..., Any]]:
     """Return a file's functions and methods by name, without decorators and type annotations."""
@@ -157,6 +174,6 @@ def _fail_on_call(*words: Any) -> None:
 
 
 if __name__ == "__main__":
-    releases = Releases(Path(sys.argv[1]))
+    releases = ReleasedMeasures(Path(sys.argv[1]))
     for reading in make_readings():
         print(json.dumps([*reading, releases.compute_measures(reading)], ensure_ascii=False))

@@ -1,9 +1,9 @@
 """Runs a sweep with the plumbline command, on Ray: by_command MODEL FOLDER [--images N] [OVERRIDE ...].
 
-It is started with python -m tests.benchmarks.gpu.by_command. It writes a checkpoint of random weights, in full size if
-there is a CUDA device, and N photographs of 1024 x 1024 pixels as PNG in Parquet. Then plumbline sweep scores them with
-VQAScore and `cluster=gpu1`, or without a GPU with `cluster=local`. The output comes from the run's manifest: images per
-second, and how long the model worked and waited. Existing files are not written again.
+It is started with python -m tests.benchmarks.gpu.by_command. It writes a checkpoint with random weights, which is
+full-size if there is a CUDA device. It also writes N photographs of 1024 x 1024 pixels to Parquet files, as PNGs. Then
+plumbline sweep scores them with VQAScore and `cluster=gpu1`, or `cluster=local` if there is no GPU. Images per second,
+and the model's working and waiting times, are read from the run's manifest and printed. Existing files are kept.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]  # fmt: skip
     began = time.monotonic()
     code = subprocess.run(command).returncode
-    print(f"{told.images} images in {time.monotonic() - began:.0f} s from the command to its end")
+    print(f"{told.images} images in {time.monotonic() - began:.0f} s, from the start of the command to its exit")
     for manifest in sorted(store.glob("runs/*/manifest.json")):
         run = json.loads(manifest.read_text())
         seconds, rows = run["seconds"][NODE_NAME], run["counts"]["rows"] - run["counts"]["rows_null"]

@@ -21,7 +21,7 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
-from plumbline.operators.models.families import model_config, vlm
+from plumbline.operators.models.families import make_model_config, vlm
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.networks.clip_flant5 import TEXT_BEFORE_IMAGE, ClipFlanT5, ClipFlanT5Likelihood
 from plumbline.operators.models.networks.vlm import ChatVlm
@@ -66,10 +66,10 @@ def serve_model(
     """Return a model of this shape, served by its family's own code; its tokenizer knows the words of `texts`.
 
     `batch` is the number of images encoded together and of pairs answered together; `options` are passed to the model.
-    On the device `meta` the model has no weights, but it has its shapes and can preprocess.
+    On the device `meta`, the model has shapes but no weights; it can still preprocess images.
     """
     network_config = _save(name, shape, folder, texts)
-    config = model_config(
+    config = make_model_config(
         family=FAMILY_BY_MODEL[name], checkpoint=str(folder), image_batch=batch, pair_batch=batch, **options
     )
     model = resolve_model(config, on_gpu=on_gpu)
@@ -213,10 +213,10 @@ def _save_tokenizer(
     folder: Path, special: Sequence[str], words: Sequence[str], entries: int | None, *, begins: str = "",
     ends: str = "", pad: str, eos: str, template: str | None = None,
 ) -> None:  # fmt: skip
-    """Save a tokenizer with a token for every word in `words`, and one for every byte of other text.
+    """Save a tokenizer with a token for every word in `words`, and one for every byte value for all other text.
 
-    The vocabulary is filled up with unused tokens to `entries` tokens; None adds no unused tokens. The tokens `begins`
-    and `ends` are put before and after every text.
+    Unused tokens fill the vocabulary up to `entries` tokens; None adds no unused tokens. The tokens `begins` and `ends`
+    are put before and after every text.
     """
     known = list(dict.fromkeys([*special, *sorted(pre_tokenizers.ByteLevel.alphabet()), *words]))
     known += [f"<unused {place}>" for place in range(len(known), entries or 0)]

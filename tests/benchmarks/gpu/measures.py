@@ -1,4 +1,4 @@
-"""Measures one model: compares our scoring with one pair at a time, and both with the limits of the machine."""
+"""Measures one model: compares our scoring with scoring one pair at a time, and both with the machine's limits."""
 
 import statistics
 import time
@@ -101,7 +101,7 @@ def make_workload(
 
 
 def _count_tokens(load: Workload) -> tuple[int, int]:
-    """Return the number of tokens of the first image, and of the first question about this image."""
+    """Return the numbers of tokens in the first image and in the first question about it."""
     model, text = load.model, load.questions[0][0].text
     if isinstance(model, ClipFlanT5Likelihood):
         vision = model.model.vision_tower.config
@@ -113,7 +113,7 @@ def _count_tokens(load: Workload) -> tuple[int, int]:
 
 def _measure_model(row: MeasuredModel, load: Workload, amounts: WorkAmounts) -> None:
     model, size = load.model, BatchSize(amounts.images)
-    row.flops = flops.count_pair(model, load.pixels[0], load.questions[0][0])
+    row.flops = flops.count_pair_flops(model, load.pixels[0], load.questions[0][0])
     row.matmul = measure_matmul_rate(model.device, getattr(torch, row.dtype))
     one = [of_image[:1] for of_image in load.questions]
     ours = score(model, load.pixels, load.questions, size)  # warms up, and finds the sizes that fit
@@ -168,7 +168,9 @@ def score_pair(model: Likelihood, pixels: Any, question: Question) -> float:
     if isinstance(model, ClipFlanT5Likelihood):
         return model.likelihood(model.encode([pixels]), [question._replace(image=0)])[0][0][0]
     network, inputs = model.reader.model, _make_prompt_inputs(model, pixels, question)
-    return _find_first_token(model, question, network(**inputs, use_cache=False, logits_to_keep=1).logits[0, -1])
+    return _compute_first_token_log_probability(
+        model, question, network(**inputs, use_cache=False, logits_to_keep=1).logits[0, -1]
+    )
 
 
 @torch.inference_mode()
@@ -185,7 +187,7 @@ def score_file(model: Likelihood, encoded: bytes, question: Question) -> float:
         **_make_prompt_inputs(model, pixels, question), max_new_tokens=1, do_sample=False, pad_token_id=0,
         output_logits=True, return_dict_in_generate=True,
     )  # fmt: skip
-    return _find_first_token(model, question, generated.logits[0][0])
+    return _compute_first_token_log_probability(model, question, generated.logits[0][0])
 
 
 def _make_prompt_inputs(model: ChatVlm, pixels: Pixels, question: Question) -> dict[str, torch.Tensor]:
@@ -198,7 +200,7 @@ def _make_prompt_inputs(model: ChatVlm, pixels: Pixels, question: Question) -> d
     return {"input_ids": prompt, "attention_mask": torch.ones_like(prompt), **seen}
 
 
-def _find_first_token(model: ChatVlm, question: Question, logits: torch.Tensor) -> float:
+def _compute_first_token_log_probability(model: ChatVlm, question: Question, logits: torch.Tensor) -> float:
     (first, *_) = model.prompts.tokenize_choice(question.text, question.choices[0])
     return float(logits.float().log_softmax(-1)[first])
 
@@ -214,7 +216,7 @@ def measure_matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
             torch.matmul(left, right, out=result)
 
     multiply()
-    return times * flops.count_product(side, side, side) / measure_median_seconds(multiply, device, 3)
+    return times * flops.count_product_flops(side, side, side) / measure_median_seconds(multiply, device, 3)
 
 
 def measure_median_seconds(call: Callable[[], Any], device: torch.device, repeats: int) -> float:
@@ -236,7 +238,7 @@ def _wait_for(device: torch.device) -> None:
 
 
 def _measure_stage(row: MeasuredModel, load: Workload, amounts: WorkAmounts, server: Any) -> None:
-    """Measure a whole sweep, if there is an S3 server and the packages for planning, tables and storage exist."""
+    """Measure a whole sweep, if there is an S3 server and the packages for it are installed."""
     try:
         from tests.benchmarks.gpu.stage import ImageShards, measure_sweep
     except ImportError as error:

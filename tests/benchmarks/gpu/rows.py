@@ -95,7 +95,7 @@ class MeasuredModel:
 
     @property
     def share_of_matmul(self) -> float:
-        """Return the rate with one question per image, in operations, as a fraction of the measured matmul rate."""
+        """Return the operations per second with one question per image, as a fraction of the measured matmul rate."""
         return self.one * self.flops / self.matmul
 
     @property
@@ -135,7 +135,7 @@ def _format_number(number: float) -> str:
 
 
 def format_table(rows: Sequence[MeasuredModel]) -> str:
-    """Return the rows as a table with their targets; below the table are the machine and the failures."""
+    """Return a table of the rows and their targets, followed by lines about the machine, notes and failures."""
     measured = [row for row in rows if not row.error]
     cells = [COLUMNS, UNITS, *(row.format_cells() for row in measured), TARGETS]
     widths = [max(len(line[column]) for line in cells) for column in range(len(COLUMNS))]

@@ -1,4 +1,7 @@
-"""A whole sweep with one metric: from shards of PNGs on S3, with the pool of `cluster=gpu1`, to committed cells."""
+"""Measures a whole sweep with one metric, from reading PNG shards on S3 to committing cells.
+
+The sweep uses the pool of `cluster=gpu1`.
+"""
 
 import os
 from collections.abc import Sequence
@@ -17,7 +20,7 @@ from plumbline.operators.models.calls import LikelihoodModel
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.pipelines.plans.sweep_config import SweepConfig, read_config
 from plumbline.pipelines.running.events import NodeProgress, ProgressTotals
-from plumbline.pipelines.sweeps.computing import compute_missing
+from plumbline.pipelines.sweeps.computing import compute_missing_cells
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from tests.s3 import S3Server
 
@@ -79,7 +82,7 @@ def sum_kernel_seconds(kernels: Any) -> float:
 
 
 def make_sweep_config(resolved: ResolvedModel, shards: ImageShards, store: str = "store") -> SweepConfig:
-    """Return a sweep in this process with as many decoders as an actor of `cluster=gpu1` has on this machine."""
+    """Configure a sweep in this process with as many decoders as an actor of `cluster=gpu1` has on this machine."""
     own, place = resolved.config, f"s3://{shards.bucket}"
     model = (
         f"{{family: {own.family}, checkpoint: '{resolved.folder('checkpoint')}', dtype: {resolved.dtype}, "
@@ -100,7 +103,7 @@ def make_sweep_config(resolved: ResolvedModel, shards: ImageShards, store: str =
 def _compute(config: SweepConfig) -> NodeProgress:
     """Run the sweep, and return the progress of its answers stage; raise RuntimeError if a row fails."""
     totals = ProgressTotals()
-    outcomes = compute_missing(plan_sweep(config), totals.add)
+    outcomes = compute_missing_cells(plan_sweep(config), totals.add)
     for path, outcome in outcomes.items():
         if outcome.state == "failed" or outcome.errors:
             raise RuntimeError(f"{path}: {outcome.message or dict(outcome.kinds)}")

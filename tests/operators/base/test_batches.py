@@ -9,13 +9,13 @@ import torch
 from plumbline.operators.base.batches import (
     BatchSize,
     call_in_batches,
-    count_calls,
     encode_in_windows,
     is_device_lost,
     isolate,
     notify_of_calls,
+    record_calls,
 )
-from plumbline.operators.base.errors import HopelessRow, RowError
+from plumbline.operators.base.errors import RowError, UnprocessableRowError
 
 
 def make_model_failing_on(*bad: int) -> Callable[[Sequence[int]], list[int]]:
@@ -65,7 +65,7 @@ def test_an_impossible_row_fails_alone_and_is_not_tried_again() -> None:
 
     def call(rows: Sequence[int]) -> list[int]:
         if 2 in rows:
-            raise HopelessRow(hopeless)
+            raise UnprocessableRowError(hopeless)
         return list(rows)
 
     assert isolate(call, range(4)) == [0, 1, hopeless, 3]
@@ -183,10 +183,10 @@ class EncodedRow:
 
 
 class FakeDevice:
-    """A device with memory for `room` encoded rows; a call that uses encoded rows needs memory for `using` more."""
+    """A device with memory for `room` encoded rows; a call on encoded rows needs memory for `using` more rows."""
 
     def __init__(self, room: int, *, using: int = 0, large: Sequence[int] = ()) -> None:
-        """Create a device; a call that includes one of the `large` rows needs all memory of the device."""
+        """Create a device; a call that includes one of the `large` rows needs all of the device's memory."""
         self.room, self.using, self.large = room, using, large
         self.held: WeakSet[EncodedRow] = WeakSet()
         self.tried: list[int] = []
@@ -258,7 +258,7 @@ def test_each_call_is_reported_once_when_it_is_answered() -> None:
         for row in rows:
             if row == 3:
                 raise ValueError("cannot square 3")
-            count_calls(1)
+            record_calls(1)
         return list(rows)
 
     with notify_of_calls(told.append), notify_of_calls(told.append):

@@ -16,13 +16,13 @@ def test_absent_columns_are_null_and_the_schema_is_exact() -> None:
 
 def test_an_error_survives_being_stored() -> None:
     error = RowError("corrupt_image", "the image does not decode", retryable=True)
-    table = rows.table([{"error": rows.error_value(error)}, {"error": rows.error_value(None)}], schemas.SCORES)
+    table = rows.table([{"error": rows.error_to_dict(error)}, {"error": rows.error_to_dict(None)}], schemas.SCORES)
     assert [rows.read_row_error(value) for value in table["error"].to_pylist()] == [error, None]
 
 
 def test_errors_and_retryable_errors_are_counted_separately() -> None:
     errors = [RowError("a", "m"), None, RowError("b", "m", retryable=True), RowError("c", "m", retryable=True)]
-    table = rows.table([{"error": rows.error_value(error)} for error in errors], schemas.SCORES)
+    table = rows.table([{"error": rows.error_to_dict(error)} for error in errors], schemas.SCORES)
     assert rows.count_errors(table) == 3
     assert rows.count_errors(table, retryable_only=True) == 2
 

@@ -154,7 +154,7 @@ def test_a_tiff_of_several_pages_is_refused_unless_they_are_smaller_copies() -> 
     sink = io.BytesIO()
     draw_square(40).save(sink, "TIFF", save_all=True, append_images=[draw_square(80), draw_square(120)])
     error = decode_refused(sink.getvalue())
-    assert error.kind == "too_many_images" and "a TIFF of 3 pages" in error.message
+    assert error.kind == "too_many_images" and "a TIFF with 3 pages" in error.message
     sink, small = io.BytesIO(), draw_square(80).resize((32, 24))
     small.encoderinfo = {"tiffinfo": {254: 1}}  # type: ignore[attr-defined]
     draw_square(40).save(sink, "TIFF", save_all=True, append_images=[small])

@@ -19,8 +19,8 @@ from plumbline.operators.images.generation_settings import (
     find_setting_columns,
     format_value,
     list_setting_columns,
+    make_setting_notes,
     read_settings,
-    write_setting_notes,
 )
 
 
@@ -140,8 +140,8 @@ def test_differences_between_runs_and_mixed_settings_are_described_in_words() ->
     assert describe_changed_settings(before, after, "flint") == describe_changed_settings({}, after, "ember") == ""
     several = {"cfg": {"4": 1, "7.5": 1}, "steps": {"20": 2}, "seed": {"1": 1, "2": 1}}
     run = {"settings": {"ember": several}}
-    assert write_setting_notes(run, ["ember", "flint"]) == [
+    assert make_setting_notes(run, ["ember", "flint"]) == [
         "The images of ember were made with several settings: cfg 4 (50%) and 7.5 (50%).",
         "No settings are known for flint.",
     ]
-    assert write_setting_notes({}, ["ember"]) == []
+    assert make_setting_notes({}, ["ember"]) == []

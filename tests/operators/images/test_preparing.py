@@ -1,4 +1,4 @@
-"""Every row of an image table becomes an RGB image, or an error with its reason in the same position."""
+"""Every row of an image table becomes, in the same position, an RGB image or an error that states the reason."""
 
 import hashlib
 import io
@@ -530,7 +530,7 @@ def test_a_uri_is_not_fetched_if_the_row_has_bytes() -> None:
         (TimeoutError("slow"), "unreadable_uri"),
         (ValueError("Protocol not known: foo"), "unreadable_uri"),
         (PlumblineError("expected a local path or an address"), "unreadable_uri"),
-        (RuntimeError("the client's own"), "unreadable_uri"),
+        (RuntimeError("the client's own error"), "unreadable_uri"),
     ],
 )
 def test_a_uri_that_cannot_be_read_is_named_and_may_be_retried(raised: Exception, kind: str) -> None:
@@ -685,7 +685,7 @@ def test_as_many_images_are_decoded_in_parallel_as_there_are_decoders_and_more_a
 
 
 def test_the_processor_time_of_an_image_is_measured_in_its_own_thread() -> None:
-    """The processor time of other threads does not count, and each thread has its own limit."""
+    """Processor time that other threads use does not count, and each image has its own limit."""
     costly, sound = make_png_of_empty_chunks(), encode_image(draw_image(0, width=300, height=300))
     limits = ImageLimits(max_seconds=0.3)
     prepared = prepare_images(
@@ -767,10 +767,10 @@ def test_the_digest_and_the_id_of_a_row_cover_all_of_its_images_in_order() -> No
 
 def test_limits_admit_images_decoded_under_tighter_limits_but_not_in_another_way() -> None:
     ours, tighter = ImageLimits(), ImageLimits(max_images=8)
-    assert ours.accept_all_of(tighter.semantic()) and ours.accept_all_of(ours.semantic())
-    assert not tighter.accept_all_of(ours.semantic())
-    assert not ours.accept_all_of({**ours.semantic(), "decoding": 0})
-    assert not ours.accept_all_of({})
+    assert ours.accepts_all_of(tighter.list_key_properties()) and ours.accepts_all_of(ours.list_key_properties())
+    assert not tighter.accepts_all_of(ours.list_key_properties())
+    assert not ours.accepts_all_of({**ours.list_key_properties(), "decoding": 0})
+    assert not ours.accepts_all_of({})
 
 
 def test_the_thumbnail_of_a_row_of_several_images_shows_the_first() -> None:

@@ -62,7 +62,7 @@ def decode_refused(clip: bytes, limits: ImageLimits | None = None) -> RowError:
 def test_frames_are_sampled_evenly_from_the_first_to_the_last(
     kind: str, count: int, places: list[int], tmp_path: Path
 ) -> None:
-    """Sample k of `count` from n frames is frame floor(k (n - 1) / (count - 1)); shorter videos are used completely."""
+    """Sample k of `count` from n frames is frame floor(k (n - 1) / (count - 1)); shorter videos are used in full."""
     clip = write_video(tmp_path / "clip", kind)
     assert read_shades(clip, Clips(frames=count)) == pytest.approx(GREY_LEVELS[places], abs=4)
 
@@ -71,9 +71,7 @@ def test_frames_are_sampled_evenly_from_the_first_to_the_last(
 @pytest.mark.parametrize(
     ("rate", "places"), [(0.1, [0, 6, 13, 19]), (2, [0, 6, 13, 19]), (3, [0, 3, 5, 8, 11, 14, 16, 19])]
 )
-def test_frames_per_second_are_sampled_like_qwen_vl_utils(
-    kind: str, rate: float, places: list[int], tmp_path: Path
-) -> None:
+def test_sampling_by_frame_rate_equals_qwen_vl_utils(kind: str, rate: float, places: list[int], tmp_path: Path) -> None:
     """The number of sampled frames is rounded to an even number, and is at least 4.
 
     The video has 20 frames at 8 fps (2.5 s): before rounding, 2 fps gives 5 frames and 3 fps gives 7.5.

@@ -40,7 +40,7 @@ def test_several_people_are_averaged_and_may_leave_a_pair_undecided() -> None:
     )
     assert agree_on_pairs(judge, pd.concat(most)).share == 1
     split = pd.concat([*most, make_choices([0.0] * 12, both_orders=False)])
-    with pytest.raises(SourceError, match="expected at least 10 prompts with a pair that people decide"):
+    with pytest.raises(SourceError, match="expected at least 10 prompts with a pair for which people have"):
         agree_on_pairs(judge, split)
 
 

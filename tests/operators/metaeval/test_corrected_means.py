@@ -51,7 +51,7 @@ TRUE_MEANS = dict(
 )
 
 
-def correct_simulated(people: Floats, scores: Floats, rated: int) -> list[CorrectedMean]:
+def correct_simulated_means(people: Floats, scores: Floats, rated: int) -> list[CorrectedMean]:
     """Return the corrected means when people rated only the first `rated` prompts."""
     first = np.arange(people.shape[1]) < rated
     said = predict_labels(
@@ -66,7 +66,7 @@ def test_intervals_contain_the_truth_if_the_metric_flatters_a_generator(rated: i
     """The 95% intervals contain the truth in at least 93% of simulations: for each mean, and for all pairs together."""
     means, pairs, width = [], [], []
     for seed in range(N_DRAWS):
-        rows = correct_simulated(*simulate_ratings(np.random.default_rng(seed)), rated)
+        rows = correct_simulated_means(*simulate_ratings(np.random.default_rng(seed)), rated)
         means.append([row.low <= TRUE_MEANS[row.generator] <= row.high for row in rows[:3]])
         differences = [(row, TRUE_MEANS[row.generator] - TRUE_MEANS[row.other]) for row in rows[3:]]
         pairs.append(all(row.low <= truth <= row.high for row, truth in differences))
@@ -87,13 +87,13 @@ def test_intervals_from_nearly_equal_ratings_miss_the_truth_in_at_most_7_of_100_
         seen = np.where(is_bad, 0.7, 0.02)
         people = np.where(random.random((3, 3, 120)) < seen, 2.0, 5.0).mean(axis=0)
         scores = np.array([[0.0], [0.0], [0.3]]) - 0.5 * is_bad + random.normal(0, 0.3, is_bad.shape)
-        rows = correct_simulated(people, scores, 40)[:3]
+        rows = correct_simulated_means(people, scores, 40)[:3]
         missed += [row.low > one or row.high < one for row, one in zip(rows, truth, strict=True)]
     assert (missed / 2000).max() <= 0.07
 
 
 def test_a_flattered_generator_and_a_reversed_order_are_reported() -> None:
-    rows = correct_simulated(*simulate_ratings(np.random.default_rng(1)), 80)
+    rows = correct_simulated_means(*simulate_ratings(np.random.default_rng(1)), 80)
     flattered = next(row for row in rows if row.generator == FLATTERED_GENERATOR)
     assert flattered.predicted_low > flattered.high
     turned = next(row for row in rows if (row.generator, row.other) == ("atlas", FLATTERED_GENERATOR))
@@ -108,7 +108,7 @@ def test_a_flattered_generator_and_a_reversed_order_are_reported() -> None:
 def test_generators_with_equal_means_are_shown_as_equal() -> None:
     people, scores = simulate_ratings(np.random.default_rng(7))
     people[1], scores[1] = people[0], scores[0]
-    rows = correct_simulated(people, scores, 80)
+    rows = correct_simulated_means(people, scores, 80)
     (orders,) = make_order_tables(rows)
     mean = {row.generator: format_number(row.people, 2) for row in rows[:3]}
     for _, order in orders.rows:
@@ -118,7 +118,7 @@ def test_generators_with_equal_means_are_shown_as_equal() -> None:
 
 def test_a_metric_with_reversed_scores_contradicts_people_although_its_fitted_line_is_flat() -> None:
     people, scores = simulate_ratings(np.random.default_rng(4))
-    rows = correct_simulated(people, -scores, 80)
+    rows = correct_simulated_means(people, -scores, 80)
     assert all(row.predicted == pytest.approx(rows[0].predicted) for row in rows[:3])
     pair = next(row for row in rows if (row.generator, row.other) == ("atlas", "borealis"))
     assert (pair.better, pair.metric_better) == ("atlas", "borealis")
@@ -127,13 +127,13 @@ def test_a_metric_with_reversed_scores_contradicts_people_although_its_fitted_li
 def test_a_weak_metric_that_orders_generators_like_people_contradicts_nobody() -> None:
     random = np.random.default_rng(6)
     people, _ = simulate_ratings(random)
-    rows = correct_simulated(people, np.array([[3.0], [2.0], [1.0]]) + random.normal(0, 0.5, people.shape), 80)
+    rows = correct_simulated_means(people, np.array([[3.0], [2.0], [1.0]]) + random.normal(0, 0.5, people.shape), 80)
     assert rows[2].predicted_low > rows[2].high, "its line is nearly flat"
     assert [sentence.lead for sentence in describe_contradictions(rows)] == ["No contradiction"]
 
 
 def test_the_difference_of_corrected_means_equals_the_corrected_difference() -> None:
-    rows = correct_simulated(*simulate_ratings(np.random.default_rng(2)), 40)
+    rows = correct_simulated_means(*simulate_ratings(np.random.default_rng(2)), 40)
     by_name = {(row.generator, row.other): row for row in rows}
     for a, b in (("atlas", "borealis"), ("borealis", "cobalt")):
         difference = by_name[a, ""].corrected - by_name[b, ""].corrected
@@ -154,7 +154,7 @@ def test_a_constant_metric_leaves_peoples_mean_unchanged() -> None:
 
 
 def test_the_corrected_mean_equals_peoples_mean_if_all_prompts_are_rated() -> None:
-    rows = correct_simulated(*simulate_ratings(np.random.default_rng(3), 30), 30)
+    rows = correct_simulated_means(*simulate_ratings(np.random.default_rng(3), 30), 30)
     assert all(row.corrected == row.people and row.worth == 1 for row in rows)
 
 

@@ -1,4 +1,4 @@
-"""Comparisons are chosen actively: far fewer are asked, and decisions are false in at most 5 of 100 studies."""
+"""Comparisons are chosen actively: far fewer are needed, and decisions are wrong in at most 5 of 100 studies."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ import pytest
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.metaeval.next_comparisons import NextComparisons, next_pairs
 from plumbline.operators.statistics.next_pairs import rank_pairs
-from plumbline.operators.statistics.options import Adaptive
+from plumbline.operators.statistics.options import AdaptiveConfig
 from plumbline.operators.statistics.sequential import A_BETTER, ALIKE, B_BETTER, UNDECIDED, draw_balanced_order
 from tests.operators.choosing import Floats, Judge
 
@@ -23,18 +23,18 @@ The strongest wins 82% of its comparisons with the weakest.
 
 class Study(NamedTuple):
     asked: float
-    """Fraction of all comparisons that were asked."""
+    """Fraction of all comparisons that were made."""
     false: bool
     """True if any decision contradicts the result over all prompts."""
     undecided: int
     """Number of undecided pairs of generators that do not win equally often over all prompts."""
 
 
-def ask_actively(leads: Floats, seed: int, options: Adaptive, at_once: int = 7) -> Study:
-    """Return the result of a simulated study that asks about the `at_once` highest ranked pairs at a time.
+def ask_actively(leads: Floats, seed: int, options: AdaptiveConfig, at_once: int = 7) -> Study:
+    """Simulate a study that asks about the `at_once` highest ranked pairs at a time, until no pair is ranked.
 
-    The study ends when the ranking is empty. `leads` has, by prompt and pair of generators, 1 for a win of the
-    first, -1 for a loss, and numbers in between.
+    `leads` contains a number for each prompt and pair of generators: 1 if the first generator wins, -1 if it loses,
+    or a number in between.
     """
     order, looks = draw_balanced_order([""] * len(leads), seed), np.zeros(leads.shape[1], np.int64)
     while not (ranking := rank_pairs(leads, order, looks, options)).is_done:
@@ -52,26 +52,27 @@ def ask_actively(leads: Floats, seed: int, options: Adaptive, at_once: int = 7) 
 def test_seven_generators_are_told_apart_with_fewer_than_half_of_all_comparisons(studies: int) -> None:
     random = np.random.default_rng(0)
     found = [
-        ask_actively(2 * JUDGE_OF_SEVEN.draw_outcomes(random, N_PROMPTS) - 1, seed, Adaptive())
+        ask_actively(2 * JUDGE_OF_SEVEN.draw_outcomes(random, N_PROMPTS) - 1, seed, AdaptiveConfig())
         for seed in range(studies)
     ]
     asked, false = [study.asked for study in found], sum(study.false for study in found)
     print(
-        f"\n{np.mean(asked):.1%} of the comparisons, at most {max(asked):.1%}; {false} of {studies} studies are wrong"
+        f"\nasked {np.mean(asked):.1%} of the comparisons, at most {max(asked):.1%}; {false} of {studies} studies are "
+        "wrong"
     )
     assert np.mean(asked) < 0.45 and max(asked) < 0.5
     assert false <= 0.05 * studies and not any(study.undecided for study in found)
 
 
 @pytest.mark.parametrize("studies", [40, pytest.param(1000, marks=pytest.mark.slow)])
-def test_equal_win_rates_are_decided_falsely_in_at_most_5_of_100_orders(studies: int) -> None:
-    """Both of two pairs of generators win equally often over all prompts, and a third pair is decided early."""
+def test_equal_win_rates_are_wrongly_told_apart_in_at_most_5_of_100_studies(studies: int) -> None:
+    """In two of the three pairs, both generators win equally often over all prompts; the third is decided early."""
     random = np.random.default_rng(1)
     tied = np.tile([1.0, -1.0, 0.5, -0.5], N_PROMPTS // 4)
     found = []
     for seed in range(studies):
         leads = np.stack([random.permutation(tied), random.permutation(tied), np.ones(N_PROMPTS)], axis=1)
-        found.append(ask_actively(leads, seed, Adaptive(), at_once=1))
+        found.append(ask_actively(leads, seed, AdaptiveConfig(), at_once=1))
     false = sum(study.false for study in found)
     print(f"\n{false} of {studies} studies are wrong")
     assert false <= 0.05 * studies
@@ -79,16 +80,16 @@ def test_equal_win_rates_are_decided_falsely_in_at_most_5_of_100_orders(studies:
 
 def test_equal_generators_are_found_alike_if_small_differences_do_not_matter() -> None:
     leads = 2 * Judge((0.0, 0.0, 0.0), ties=0.5).draw_outcomes(np.random.default_rng(2), 1000) - 1
-    study = ask_actively(leads, 0, Adaptive(indifference=0.3))
+    study = ask_actively(leads, 0, AdaptiveConfig(indifference=0.3))
     assert (study.false, study.undecided) == (False, 0) and study.asked < 0.7
 
 
 def test_unasked_pairs_come_first_and_then_those_that_will_be_decided_soonest() -> None:
     order = draw_balanced_order([""] * 64, 0)
     leads = np.stack([np.tile([1.0, -0.9], 32), np.tile([1.0, 0.0], 32), np.ones(64)], axis=1)
-    assert rank_pairs(leads, order, np.array([0, 0, 0]), Adaptive()).next.tolist() == [0, 1, 2]
-    assert rank_pairs(leads, order, np.array([1, 1, 0]), Adaptive()).next.tolist() == [2, 1, 0]
-    after = rank_pairs(leads, order, np.array([8, 8, 8]), Adaptive())
+    assert rank_pairs(leads, order, np.array([0, 0, 0]), AdaptiveConfig()).next.tolist() == [0, 1, 2]
+    assert rank_pairs(leads, order, np.array([1, 1, 0]), AdaptiveConfig()).next.tolist() == [2, 1, 0]
+    after = rank_pairs(leads, order, np.array([8, 8, 8]), AdaptiveConfig())
     assert after.verdict.tolist() == [A_BETTER, A_BETTER, A_BETTER] and after.is_done
 
 
@@ -104,11 +105,11 @@ def test_with_a_tenth_of_the_comparisons_more_pairs_are_decided_than_if_all_pair
         for rule in decided:
             looks = np.zeros(21, np.int64)
             while looks.sum() < looks_in_all / 10:
-                upcoming = rank_pairs(leads, order, looks, Adaptive()).next
+                upcoming = rank_pairs(leads, order, looks, AdaptiveConfig()).next
                 by_looks = upcoming[np.argsort(looks[upcoming], kind="stable")]
                 looks[(upcoming if rule == "ranked" else by_looks)[:3]] += 1
-            decided[rule] += int((rank_pairs(leads, order, looks, Adaptive()).verdict != UNDECIDED).sum())
-    print(f"\n{decided} decided of {21 * studies} pairs")
+            decided[rule] += int((rank_pairs(leads, order, looks, AdaptiveConfig()).verdict != UNDECIDED).sum())
+    print(f"\ndecided, of {21 * studies} pairs: {decided}")
     assert decided["ranked"] > 1.2 * decided["evenly"]
 
 
@@ -153,8 +154,8 @@ def test_without_comparisons_every_pair_is_proposed_with_its_first_prompts() -> 
 @pytest.mark.parametrize(
     ("prompts", "generators", "message"),
     [
-        (["x"], ["a", "a"], "generators: expected at least 2, each once, found 2, of which 1 are different"),
-        ([], ["a", "b"], "prompt_ids: expected at least 1, each once, found 0"),
+        (["x"], ["a", "a"], "generators: expected at least 2, without duplicates, found 2, of which 1 are different"),
+        ([], ["a", "b"], "prompt_ids: expected at least 1, without duplicates, found 0"),
     ],
 )
 def test_invalid_names_are_refused(prompts: list[str], generators: list[str], message: str) -> None:

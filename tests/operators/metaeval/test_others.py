@@ -11,7 +11,12 @@ import pytest
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import SourceError
 from plumbline.operators.metaeval.graphs import judge_graphs, measure_graphs
-from plumbline.operators.metaeval.orders import agree_on_order, order_by_preferences, order_by_ratings, order_by_scores
+from plumbline.operators.metaeval.orders import (
+    measure_order_agreement,
+    order_by_preferences,
+    order_by_ratings,
+    order_by_scores,
+)
 from plumbline.operators.metaeval.pairings import judge_pairings
 from plumbline.operators.metaeval.paper_tables import to_latex, to_markdown
 from plumbline.operators.metaeval.people import judge_raters
@@ -105,7 +110,7 @@ def test_choices_match_scores_by_prompt_and_generator_even_if_image_ids_differ(m
 
 def test_two_scores_of_an_image_in_a_pair_are_an_error() -> None:
     twice = pa.concat_tables([make_pair_scores(p=(0.9, 0.1)), make_pair_scores(p=(0.8, 0.1))])
-    with pytest.raises(SourceError, match="metric m has image_id 'p/g', prompt_id 'p' in 2 rows"):
+    with pytest.raises(SourceError, match="expected one row of metric m for image_id 'p/g', prompt_id 'p', found 2"):
         judge_preferences(VOTE_TABLE, twice, match="image_and_prompt", unsure="left_out", sampling=FEW_RESAMPLES)
 
 
@@ -243,7 +248,7 @@ def test_an_unscored_graph_is_named_and_the_current_convention_leaves_it_out() -
 
 def test_two_scores_of_an_image_in_an_error_graph_are_an_error() -> None:
     table = make_graph_scores(*FALLING_SCORES)
-    with pytest.raises(SourceError, match="metric good has image_id '00' in 2 rows"):
+    with pytest.raises(SourceError, match="expected one row of metric good for image_id '00', found 2"):
         measure_graphs(NODE_TABLE, pa.concat_tables([table, table.slice(0, 1)]), "paper")
 
 
@@ -267,7 +272,7 @@ def test_a_clear_difference_orders_two_generators_and_a_tie_does_not() -> None:
         alpha=0.001,
         zeros="wilcox",
     )
-    shares = {its.statistic: its.value for its in agree_on_order("m", people, metric)}
+    shares = {its.statistic: its.value for its in measure_order_agreement("m", people, metric)}
     assert shares == {
         "model_ordering": pytest.approx(1 / 3),
         "orders_reversed": pytest.approx(2 / 3),

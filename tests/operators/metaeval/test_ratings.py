@@ -18,9 +18,9 @@ from plumbline.operators.metaeval.matching import ID_COLUMNS, complete_ids
 from plumbline.operators.metaeval.people import judge_generators, judge_raters
 from plumbline.operators.metaeval.ratings import (
     compare_metrics,
+    describe_off_scale_ratings,
     judge_ratings,
     match_scores,
-    warn_off_scale,
 )
 from plumbline.operators.statistics.options import Sampling
 
@@ -103,7 +103,7 @@ def test_auroc_of_more_than_two_labels_is_an_error_with_a_remedy() -> None:
 
 
 def test_two_scores_of_a_rated_image_are_an_error_that_names_the_image() -> None:
-    with pytest.raises(SourceError, match="metric m has image_id 'p/g' in 2 rows; keep one row"):
+    with pytest.raises(SourceError, match="expected one row of metric m for image_id 'p/g', found 2; keep one"):
         match_scores(RATING_TABLE, make_scores(("p", "g", "m", 0.2), ("p", "g", "m", 0.3)), "image")
 
 
@@ -183,7 +183,9 @@ def test_comparisons_of_metrics_do_not_treat_images_of_a_prompt_as_independent()
 
 
 def list_warnings_about(*values: float) -> list[str]:
-    return warn_off_scale(make_ratings(*((f"p{row}", "g", "a", "likert", value) for row, value in enumerate(values))))
+    return describe_off_scale_ratings(
+        make_ratings(*((f"p{row}", "g", "a", "likert", value) for row, value in enumerate(values)))
+    )
 
 
 @pytest.mark.parametrize(
@@ -226,5 +228,5 @@ def test_unusual_scales_give_no_warning(values: list[float]) -> None:
 def test_every_template_has_its_own_scale() -> None:
     both = [("p", "g", str(rater), "wl", rater / 10) for rater in range(10)]
     likert = [("p", "g", str(rater), "likert", float(rater % 5 + 1)) for rater in range(10)]
-    assert warn_off_scale(make_ratings(*both, *likert)) == []
-    assert len(warn_off_scale(make_ratings(*both, *likert, ("p", "g", "x", "wl", 4.0)))) == 1
+    assert describe_off_scale_ratings(make_ratings(*both, *likert)) == []
+    assert len(describe_off_scale_ratings(make_ratings(*both, *likert, ("p", "g", "x", "wl", 4.0)))) == 1

@@ -33,7 +33,7 @@ def make_reply(text: str, *, complete: bool = True) -> Generation:
 
 
 def run(program: Writing[Any], *rounds: Sequence[str | Generation]) -> ProgramRun:
-    """Run a program to its end, answering each round of requests with these replies; fail if their numbers differ."""
+    """Run a program until it ends; fail unless each round has as many requests as scripted replies."""
     asked: list[Sequence[Request]] = []
     script = [[make_reply(one) if isinstance(one, str) else one for one in replies] for replies in rounds]
     try:

@@ -1,4 +1,4 @@
-"""Ablations use images of other prompts, blank images or shuffled words, and are deterministic."""
+"""Ablations use images for other prompts, blank images or shuffled words, and are deterministic."""
 
 import io
 from dataclasses import replace
@@ -65,7 +65,7 @@ def test_shuffling_a_single_word_changes_nothing() -> None:
 
 
 def test_choices_and_template_of_a_question_keep_their_order() -> None:
-    put = DsgConfig(ablation="shuffled_words", template="Q: {} A:").vqa_prompt("is the dog red?", ("yes", "no"))
+    put = DsgConfig(ablation="shuffled_words", template="Q: {} A:").make_vqa_prompt("is the dog red?", ("yes", "no"))
     assert put.text == f"Q: {shuffle_words('is the dog red?')} A:" and put.choices == ("Yes", "No")
 
 
@@ -73,8 +73,8 @@ def test_only_the_prompt_within_vqascores_question_or_a_prefix_is_shuffled() -> 
     prompt = "a red cube on a blue ball"
     metric = VqaScoreConfig(template='Does this show "{}"? Answer.', answer="Yes", reduction="first")
     asked = metric.question(prompt)
-    assert metric.vqa_prompt(asked, ("Yes",)).text == asked
-    put = replace(metric, ablation="shuffled_words").vqa_prompt(asked, ("Yes",))
+    assert metric.make_vqa_prompt(asked, ("Yes",)).text == asked
+    put = replace(metric, ablation="shuffled_words").make_vqa_prompt(asked, ("Yes",))
     assert put.text == f'Does this show "{shuffle_words(prompt)}"? Answer.'
     compared = ClipScoreConfig(variant="original", ablation="shuffled_words").text(prompt)
     assert compared == f"a photo depicts {shuffle_words(prompt)}"

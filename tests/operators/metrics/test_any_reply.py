@@ -1,4 +1,4 @@
-"""Any reply of a language model is either parsed in the requested form or rejected with a short reason."""
+"""Any reply from a language model is either parsed in the requested form or rejected with a short reason."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plumbline.operators.metrics import parsing
-from plumbline.operators.metrics.modules import Statement, read_program, read_statement, write_statement
+from plumbline.operators.metrics.modules import Statement, format_statement, read_program, read_statement
 from plumbline.operators.metrics.questions import dsg, gecko, tifa, vq2
 from plumbline.operators.metrics.reply_forms import read_blocks
 from plumbline.operators.metrics.writing import UnreadableReply
@@ -44,7 +44,7 @@ def read_tifa(prompt: str, reply: str) -> bool:
 
 
 def can_reread_statements(prompt: str, reply: str) -> bool:
-    again = [(one, read_statement(write_statement(one))) for one in read_program(reply)]
+    again = [(one, read_statement(format_statement(one))) for one in read_program(reply)]
     return all(isinstance(read, Statement) and read.module == one.module for one, read in again)
 
 

@@ -1,4 +1,4 @@
-"""Every metric has a complete chain and refuses impossible options; an option only changes the recipes it affects."""
+"""Metrics have all the stages they need and refuse impossible options; options only change the recipes they affect."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -116,7 +116,9 @@ DIFFERING_RECIPES: list[tuple[Metric, Metric, set[str]]] = [
 
 def list_recipes(metric: Metric) -> Mapping[str, Any]:
     names = ("question", "answer", "query", "caption", "description", "verdict", "similarity", "score")
-    return {name: getattr(metric, f"{name}_options")() for name in names if hasattr(metric, f"{name}_options")}
+    return {
+        name: getattr(metric, f"list_{name}_options")() for name in names if hasattr(metric, f"list_{name}_options")
+    }
 
 
 @pytest.mark.parametrize(("one", "other", "differ"), DIFFERING_RECIPES)

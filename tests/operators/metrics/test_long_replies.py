@@ -50,7 +50,7 @@ def test_a_reply_is_parsed_as_by_the_released_regular_expressions(name: str) -> 
 def assert_read_as_released(
     pieces: Sequence[str], read: Callable[[str], object], expected: Callable[[str], object]
 ) -> None:
-    """Fail unless `read` and `expected` return the same for 3,000 random replies made of these pieces."""
+    """Fail unless `read` and `expected` return the same result for 3,000 random replies made of these pieces."""
     draw = random.Random("".join(pieces))
     for _ in range(3000):
         reply = "".join(draw.choices(pieces, k=draw.randrange(14)))

@@ -12,7 +12,7 @@ import pytest
 
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.metrics.judges.llmscore import CaptionedImage, LlmScoreConfig
-from plumbline.operators.metrics.judges.viescore import TwoQuestionsConfig, VieScoreConfig
+from plumbline.operators.metrics.judges.viescore import TwoQuestionConfig, VieScoreConfig
 from plumbline.operators.metrics.metric import Verdict
 from plumbline.operators.metrics.questions.dsg import DsgConfig
 from plumbline.operators.metrics.questions.tifa import TifaConfig
@@ -45,7 +45,7 @@ def find_checkout(name: str) -> str:
 
 
 def run_released(name: str, code: str, given: Any) -> list[ProgramRun]:
-    """Run Python code in the checkout of the released code `name`, once per item of `given`; return the results."""
+    """Run Python code in the checkout of the release `name`, once for each input in `given`; return the results."""
     script = RUN_SCRIPT + code + "\nprint(json.dumps([run(one) for one in GIVEN]))"
     done = subprocess.run(
         [sys.executable, "-c", script], input=json.dumps(given), cwd=find_checkout(name), capture_output=True, text=True
@@ -177,7 +177,7 @@ DSG_REPLIES: list[tuple[str, str, str]] = [
 def test_dsgs_requests_and_questions_equal_those_of_the_release() -> None:
     replies = [DSG_REPLIES[index % len(DSG_REPLIES)] for index in range(len(PROMPTS))]
     released = run_released("DSG", DSG_SCRIPT, list(zip(PROMPTS, replies, strict=True)))
-    metric = DsgConfig(wording=find_checkout("DSG")).with_model_defaults(get_profile)
+    metric = DsgConfig(wording=find_checkout("DSG")).complete_options(get_profile)
     for prompt, given, theirs in zip(PROMPTS, replies, released, strict=True):
         ours = run_ours(metric.write(prompt), given)
         assert ours.requests == drop_model(theirs.requests)[: len(ours.requests)]
@@ -215,7 +215,7 @@ TIFA_REPLIES = [
 def test_tifas_requests_and_questions_equal_those_of_the_release() -> None:
     replies = [TIFA_REPLIES[index % len(TIFA_REPLIES)] for index in range(len(PROMPTS))]
     released = run_released("tifa", TIFA_SCRIPT, list(zip(PROMPTS, replies, strict=True)))
-    metric = TifaConfig(wording=find_checkout("tifa"), filter=False).with_model_defaults(get_profile)
+    metric = TifaConfig(wording=find_checkout("tifa"), filter=False).complete_options(get_profile)
     for prompt, reply, theirs in zip(PROMPTS, replies, released, strict=True):
         ours = run_ours(metric.write(prompt), [reply])
         assert ours.requests == drop_model(theirs.requests)
@@ -252,7 +252,7 @@ VPEVAL_REPLIES = [
 def test_vpevals_requests_and_questions_equal_those_of_the_release() -> None:
     replies = [VPEVAL_REPLIES[index % len(VPEVAL_REPLIES)] for index in range(len(PROMPTS))]
     released = run_released("VPEval", VPEVAL_SCRIPT, list(zip(PROMPTS, replies, strict=True)))
-    metric = VpevalConfig(wording=find_checkout("VPEval")).with_model_defaults(get_profile)
+    metric = VpevalConfig(wording=find_checkout("VPEval")).complete_options(get_profile)
     for prompt, reply, theirs in zip(PROMPTS, replies, released, strict=True):
         ours = run_ours(metric.write(prompt), [reply])
         assert drop_options(ours.requests, "max_tokens") == drop_model(theirs.requests)
@@ -288,7 +288,7 @@ def test_llmscores_requests_and_ratings_equal_those_of_its_released_code() -> No
     replies = [[f" A cat\non {index}.\n", LLMSCORE_REPLIES[index % 4]] for index in range(len(PROMPTS))]
     given = [(prompt, f"{prompt}!", seen, both) for prompt, both in zip(PROMPTS, replies, strict=True)]
     released = run_released("LLMScore", LLMSCORE_SCRIPT, given)
-    metric = LlmScoreConfig(wording=find_checkout("LLMScore")).with_model_defaults(get_profile)
+    metric = LlmScoreConfig(wording=find_checkout("LLMScore")).complete_options(get_profile)
     for prompt, both, theirs in zip(PROMPTS, replies, released, strict=True):
         described = run_ours(metric.describe(CaptionedImage(f"{prompt}!", REGIONS, 640, 480)), both[:1])
         judged = run_ours(metric.judge_description(prompt, described.result), both[1:])
@@ -338,18 +338,18 @@ def test_viescores_requests_and_ratings_equal_those_of_the_release() -> None:
     require_equal_viescores("VIEScore", "t2i", VieScoreConfig)
 
 
-def require_equal_viescores(name: str, task: str, config: type[TwoQuestionsConfig]) -> None:
+def require_equal_viescores(name: str, task: str, config: type[TwoQuestionConfig]) -> None:
     """Fail if a metric's requests or ratings differ from those of a release that uses VIEScore's code."""
     replies = [VIESCORE_REPLIES[index % len(VIESCORE_REPLIES)] for index in range(len(PROMPTS))]
     given = [(task, prompt, each) for prompt, each in zip(PROMPTS, replies, strict=True)]
     released = run_released(name, VIESCORE_SCRIPT, given)
-    metric = config(wording=find_checkout(name)).with_model_defaults(get_profile)
+    metric = config(wording=find_checkout(name)).complete_options(get_profile)
     for (_, prompt, said), theirs in zip(given, released, strict=True):
         ours = run_ours(metric.inspect(prompt), said, describe_image_request)
         asked = [
-            {**request, "messages": [merge_images(*request["messages"])]} for request in drop_model(theirs.requests)
+            {**request, "messages": [keep_first_image(*request["messages"])]} for request in drop_model(theirs.requests)
         ]
-        assert drop_options(ours.requests, "temperature") == list(map(separate_texts, asked))
+        assert drop_options(ours.requests, "temperature") == list(map(list_contents, asked))
         assert {request["temperature"] for request in ours.requests} == {1.0}
         rated = {rating.name: rating.value for rating in ours.result.ratings} if ours.result else {}
         *consistency, naturalness, artifacts = rated.values() or (None, None)
@@ -357,14 +357,14 @@ def require_equal_viescores(name: str, task: str, config: type[TwoQuestionsConfi
     assert sum(one.result is not None for one in released) > 60 and any(one.result is None for one in released)
 
 
-def merge_images(message: dict[str, Any]) -> dict[str, Any]:
+def keep_first_image(message: dict[str, Any]) -> dict[str, Any]:
     """Return the message with only its first image; the metric's `views` decide which images a question gets."""
     text, image, *_ = message["content"]
     return {**message, "content": [text, image]}
 
 
-def separate_texts(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the request with the text parts of each message, and IMAGE_PLACEHOLDER in place of its image."""
+def list_contents(request: dict[str, Any]) -> dict[str, Any]:
+    """Return the request with each message's content as a list of texts; IMAGE_PLACEHOLDER stands for an image."""
     said = [{**each, "content": list(map(_describe_part, each["content"]))} for each in request["messages"]]
     return {**request, "messages": said}
 

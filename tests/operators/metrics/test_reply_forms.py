@@ -90,14 +90,16 @@ def test_gecko_with_json_replies_labels_words_and_then_writes_questions() -> Non
 
 @pytest.mark.parametrize("config", [GeckoConfig, TifaConfig, DsgConfig, Vq2Config])
 def test_another_reply_format_changes_the_recipe(config: type[WriterConfig]) -> None:
-    assert config().question_options()["templates"] != config(replies="json").question_options()["templates"]
+    assert config().list_question_options()["templates"] != config(replies="json").list_question_options()["templates"]
     assert next(config(replies="json").write(PROMPT))[0].schema is not None
     assert next(config().write(PROMPT))[0].schema is None
 
 
 def test_one_step_questions_can_also_be_written_in_json() -> None:
     one_step = GeckoConfig(coverage=False, replies="json")
-    assert one_step.question_options()["templates"] == TifaConfig(replies="json").question_options()["templates"]
+    assert (
+        one_step.list_question_options()["templates"] == TifaConfig(replies="json").list_question_options()["templates"]
+    )
     reply = '{"questions": [{"about": "dog", "type": "animal", "question": "is there a dog?", "answer": "yes"}]}'
     [question] = run(one_step.write(PROMPT), [reply]).result
     assert (question.kind, question.span, question.start) == ("animal", "dog", 14)

@@ -30,7 +30,7 @@ from tests.operators.tiny import CLIP_FLANT5_PROFILE
 
 
 def fill_in_defaults(metric: Any) -> Any:
-    return metric.with_model_defaults(lambda role: CLIP_FLANT5_PROFILE)
+    return metric.complete_options(lambda role: CLIP_FLANT5_PROFILE)
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def test_the_keys_of_a_wording_depend_on_its_texts_and_not_on_its_folder(tmp_pat
     def make_question_options(name: str, files: Mapping[str, str]) -> Any:
         return fill_in_defaults(
             DsgConfig(wording=made_releases.write_release(tmp_path / name, files))
-        ).question_options()
+        ).list_question_options()
 
     other = {
         **made_releases.DSG_FILES,
@@ -188,7 +188,7 @@ def test_the_keys_of_a_wording_depend_on_its_texts_and_not_on_its_folder(tmp_pat
         make_question_options("b", made_releases.DSG_FILES),
         make_question_options("c", other),
     )
-    assert first == same and len({str(each) for each in (first, changed, DsgConfig().question_options())}) == 3
+    assert first == same and len({str(each) for each in (first, changed, DsgConfig().list_question_options())}) == 3
     more = make_question_options("d", {**made_releases.DSG_FILES, "README.md": "Read me."})
     assert more == first
 
@@ -196,16 +196,17 @@ def test_the_keys_of_a_wording_depend_on_its_texts_and_not_on_its_folder(tmp_pat
 def test_a_users_templates_replace_ours_and_ours_fill_the_gaps(tmp_path: Path) -> None:
     ours = read_prompt_template("dsg_tuples")
     (tmp_path / "dsg_tuples.txt").write_text(ours)
-    assert fill_in_defaults(DsgConfig(wording=str(tmp_path))).question_options() == DsgConfig().question_options(), (
-        "same wording, same keys"
-    )
+    assert (
+        fill_in_defaults(DsgConfig(wording=str(tmp_path))).list_question_options()
+        == DsgConfig().list_question_options()
+    ), "same wording, same keys"
     (tmp_path / "dsg_tuples.txt").write_text("Split it.\n")
     metric = fill_in_defaults(DsgConfig(wording=str(tmp_path), replies="text", max_tokens=9))
     _, rounds = run(metric.write("a dog"), ["1 | global (x)"], ["1 | is x?", "1 | 0"])
     texts = [request.messages[0].text for requests in rounds for request in requests]
     assert texts[0] == "Split it.\nDescription:\na dog\nTuples:\n" and rounds[0][0].max_tokens == 9
     assert texts[1].startswith(read_prompt_template("dsg_questions"))
-    assert metric.question_options() != DsgConfig(max_tokens=9).question_options()
+    assert metric.list_question_options() != DsgConfig(max_tokens=9).list_question_options()
 
 
 def test_a_users_template_of_a_judge_is_filled_in_like_ours(tmp_path: Path) -> None:
@@ -213,12 +214,12 @@ def test_a_users_template_of_a_judge_is_filled_in_like_ours(tmp_path: Path) -> N
     metric = fill_in_defaults(Gpt4vEvalConfig(wording=str(tmp_path)))
     _, ((request,),) = run(metric.inspect("a {prompt}"), ['{"rating": 9, "rationale": ""}'])
     assert request.messages[0].text.startswith("Does it fit a {prompt}?\nReply with one JSON object")
-    assert metric.verdict_options() != Gpt4vEvalConfig().verdict_options()
+    assert metric.list_verdict_options() != Gpt4vEvalConfig().list_verdict_options()
     (tmp_path / "llmscore_describe.txt").write_text("{caption} {regions} {width} {height}: say it at length.\n")
     described = fill_in_defaults(LlmScoreConfig(wording=str(tmp_path)))
     assert (
-        described.description_options() != LlmScoreConfig().description_options()
-        and described.verdict_options() == LlmScoreConfig().verdict_options()
+        described.list_description_options() != LlmScoreConfig().list_description_options()
+        and described.list_verdict_options() == LlmScoreConfig().list_verdict_options()
     )
 
 

@@ -1,4 +1,4 @@
-"""Replies are parsed without their noise; if a reply is unreadable, it is requested again with the reason."""
+"""Replies are parsed in many formats; if a reply is unreadable, it is requested again with the reason."""
 
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from plumbline.operators.metrics.questions.tifa import TifaConfig
 from plumbline.operators.metrics.questions.vpeval import VpevalConfig
 from plumbline.operators.metrics.questions.vq2 import Vq2Config
 from plumbline.operators.metrics.reply_forms import Block, read_blocks
-from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, VqaPrompt, ask, read_each
+from plumbline.operators.metrics.writing import ReplySampling, UnreadableReply, VqaPrompt, ask, ask_each
 from plumbline.operators.models.families.blip import INSTRUCTBLIP_PROFILE
 from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5_PROFILE
 from plumbline.operators.models.families.openai import OPENAI_PROFILE
@@ -71,76 +71,80 @@ def test_the_error_of_an_unreadable_truncated_reply_says_that_it_was_truncated()
 
 
 def test_only_the_unreadable_of_several_replies_are_requested_again() -> None:
-    result, rounds = run(read_each([REPLY_SAMPLING] * 3, [parse_number] * 3), ["1", "two", "3"], ["2"])
+    result, rounds = run(ask_each([REPLY_SAMPLING] * 3, [parse_number] * 3), ["1", "two", "3"], ["2"])
     assert result == [1, 2, 3]
     assert [len(requests) for requests in rounds] == [3, 1]
 
 
 def test_replies_that_may_fail_alone_do_not_affect_the_others() -> None:
-    result, _ = run(read_each([REPLY_SAMPLING] * 2, [parse_number] * 2), ["1", "two"], ["deux"])
+    result, _ = run(ask_each([REPLY_SAMPLING] * 2, [parse_number] * 2), ["1", "two"], ["deux"])
     assert result[0] == 1
     assert isinstance(result[1], UnreadableReply)
 
 
 def test_an_empty_list_of_requests_asks_nothing() -> None:
-    assert run(read_each([], [])) == ([], [])
+    assert run(ask_each([], [])) == ([], [])
 
 
 @pytest.mark.parametrize("config", CONFIG_CLASSES)
 def test_the_template_of_questions_is_taken_literally(config: type[GeckoConfig]) -> None:
     metric = config(template="Q: {} {x} A:")
-    assert metric.vqa_prompt("is {} {0} there?", ()).text == "Q: is {} {0} there? {x} A:"
-    assert metric.answer_options()["template"] == "Q: {} {x} A:"
+    assert metric.make_vqa_prompt("is {} {0} there?", ()).text == "Q: is {} {0} there? {x} A:"
+    assert metric.list_answer_options()["template"] == "Q: {} {x} A:"
 
 
 def test_a_free_answer_is_matched_to_the_choices_as_written() -> None:
-    assert TifaConfig().vqa_prompt("?", ["yes", "no"]) == VqaPrompt("?", ("yes", "no"), free=True)
+    assert TifaConfig().make_vqa_prompt("?", ["yes", "no"]) == VqaPrompt("?", ("yes", "no"), free=True)
 
 
 @pytest.mark.parametrize("config", [config for config in CONFIG_CLASSES if config is not TifaConfig])
 def test_yes_and_no_are_capitalised_unless_the_option_keeps_them(config: type[GeckoConfig]) -> None:
-    assert config().vqa_prompt("?", ["yes", "no", "red", "NO"]).choices == ("Yes", "No", "red", "No")
-    assert config(yes_no="as_written").vqa_prompt("?", ["yes", "no", "NO"]).choices == ("yes", "no", "NO")
+    assert config().make_vqa_prompt("?", ["yes", "no", "red", "NO"]).choices == ("Yes", "No", "red", "No")
+    assert config(yes_no="as_written").make_vqa_prompt("?", ["yes", "no", "NO"]).choices == ("yes", "no", "NO")
 
 
 @pytest.mark.parametrize("config", [config for config in CONFIG_CLASSES if config is not TifaConfig])
 def test_the_case_of_yes_and_no_follows_the_models_kind(config: type[GeckoConfig]) -> None:
-    assert config().with_model_defaults(lambda role: CLIP_FLANT5_PROFILE).vqa_prompt("?", ["yes", "no"]).choices == (
+    assert config().complete_options(lambda role: CLIP_FLANT5_PROFILE).make_vqa_prompt("?", ["yes", "no"]).choices == (
         "Yes",
         "No",
     )
-    assert config().with_model_defaults(lambda role: INSTRUCTBLIP_PROFILE).vqa_prompt("?", ["yes", "no"]).choices == (
+    assert config().complete_options(lambda role: INSTRUCTBLIP_PROFILE).make_vqa_prompt("?", ["yes", "no"]).choices == (
         "yes",
         "no",
     )
-    assert config(yes_no="capitalised").with_model_defaults(lambda role: INSTRUCTBLIP_PROFILE).vqa_prompt(
+    assert config(yes_no="capitalised").complete_options(lambda role: INSTRUCTBLIP_PROFILE).make_vqa_prompt(
         "?", ["yes"]
     ).choices == ("Yes",)
-    assert config().with_model_defaults(lambda role: CLIP_FLANT5_PROFILE).answer_options() == config().answer_options()
+    assert (
+        config().complete_options(lambda role: CLIP_FLANT5_PROFILE).list_answer_options()
+        == config().list_answer_options()
+    )
 
 
 def test_a_template_may_show_the_choices() -> None:
     """Ablation 4 of "What makes a good metric?" asks Flan-T5 in this form."""
     metric = TifaConfig(template="Question: {} Choices: {choices} Answer:")
-    put = metric.vqa_prompt("what {choices} are there?", ["red", "light blue"])
+    put = metric.make_vqa_prompt("what {choices} are there?", ["red", "light blue"])
     assert put.text == "Question: what {choices} are there? Choices: red, light blue Answer:"
 
 
 @pytest.mark.parametrize("config", [GeckoConfig, QuestionPackConfig, partial(TifaConfig, answers="likelihood")])
 def test_a_service_compares_letters_of_choices_but_yes_and_no_literally(config: Any) -> None:
-    metric = config().with_model_defaults(lambda role: OPENAI_PROFILE)
-    put = metric.vqa_prompt("what color?", ["red", "light blue"])
+    metric = config().complete_options(lambda role: OPENAI_PROFILE)
+    put = metric.make_vqa_prompt("what color?", ["red", "light blue"])
     assert put.text == "what color?\nA. red\nB. light blue\nAnswer with the letter of the right choice alone."
     assert put.choices == ("A", "B")
-    assert metric.vqa_prompt("is it?", ["yes", "no"]) == VqaPrompt("is it?", ("Yes", "No"), free=False)
-    own = config(template="{}\nChoices:\n{choices}\nAnswer:").with_model_defaults(lambda role: OPENAI_PROFILE)
-    assert own.vqa_prompt("what?", ["a", "b"]).text == "what?\nChoices:\nA. a\nB. b\nAnswer:"
-    in_words = config(letters=False).with_model_defaults(lambda role: OPENAI_PROFILE)
-    assert in_words.vqa_prompt("what color?", ["red", "light blue"]).choices == ("red", "light blue")
+    assert metric.make_vqa_prompt("is it?", ["yes", "no"]) == VqaPrompt("is it?", ("Yes", "No"), free=False)
+    own = config(template="{}\nChoices:\n{choices}\nAnswer:").complete_options(lambda role: OPENAI_PROFILE)
+    assert own.make_vqa_prompt("what?", ["a", "b"]).text == "what?\nChoices:\nA. a\nB. b\nAnswer:"
+    in_words = config(letters=False).complete_options(lambda role: OPENAI_PROFILE)
+    assert in_words.make_vqa_prompt("what color?", ["red", "light blue"]).choices == ("red", "light blue")
     assert (
-        in_words.answer_options() != metric.answer_options() and in_words.answer_options() == config().answer_options()
+        in_words.list_answer_options() != metric.list_answer_options()
+        and in_words.list_answer_options() == config().list_answer_options()
     )
-    assert config(letters=True).with_model_defaults(lambda role: CLIP_FLANT5_PROFILE).vqa_prompt(
+    assert config(letters=True).complete_options(lambda role: CLIP_FLANT5_PROFILE).make_vqa_prompt(
         "what?", ["a", "b"]
     ).choices == ("A", "B")
 
@@ -149,7 +153,7 @@ def test_metrics_without_lettered_choices_refuse_the_letters_option() -> None:
     for config in (DsgConfig, Vq2Config, VpevalConfig):
         with pytest.raises(ConfigError, match="letters: this metric's choices cannot be replaced by letters"):
             config(letters=True)
-        assert not config().with_model_defaults(lambda role: OPENAI_PROFILE).letters
+        assert not config().complete_options(lambda role: OPENAI_PROFILE).letters
     for scores_likelihoods in (GeckoConfig, Vq2Config):
         with pytest.raises(ConfigError, match="answers: only likelihood can be scored, got 'reply'"):
             scores_likelihoods(answers="reply")

@@ -73,7 +73,7 @@ def compute_likelihoods(
 def compute_similarities(
     model: SimilarityModel, images: Sequence[Image.Image], texts: Sequence[tuple[int, str]], measure: Measure
 ) -> list[ComparisonResult]:
-    """Return the similarity of each (index of an image, text), computed as the stage does.
+    """Return the similarity for each (image index, text) pair, computed as the stage does.
 
     The cache of encoded texts is empty at first.
     """

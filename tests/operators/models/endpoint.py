@@ -8,7 +8,7 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.models.families.openai import OpenAiModel, load_openai
 from plumbline.operators.models.resolution import resolve_model
 
@@ -30,7 +30,7 @@ class Answer(NamedTuple):
 def make_completion(
     text: str | None, *, reason: str = "stop", usage: dict[str, Any] | None = None, **message: Any
 ) -> Answer:
-    """Return an answer with a chat completion; `message` are further fields of its message."""
+    """Return an answer with a chat completion; `message` contains additional fields for its message."""
     choice = {"index": 0, "finish_reason": reason, "message": {"role": "assistant", "content": text, **message}}
     return Answer(body={"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice],
                         **({"usage": usage} if usage else {})})  # fmt: skip
@@ -107,7 +107,7 @@ class Server:
 
 
 def connect(server: Server, **options: Any) -> OpenAiModel:
-    config = model_config(
+    config = make_model_config(
         family="openai",
         checkpoint="judge",
         endpoint=server.url,

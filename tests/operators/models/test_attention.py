@@ -1,4 +1,4 @@
-"""Our attention makes fewer calls over fewer keys than transformers' own, with the same result."""
+"""Our attention makes fewer calls and copies fewer keys than transformers' own, with the same result."""
 
 from pathlib import Path
 from typing import Any

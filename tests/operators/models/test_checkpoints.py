@@ -14,7 +14,7 @@ from plumbline.operators.base.errors import ConfigError, ModelError
 from plumbline.operators.models.calls import Call
 from plumbline.operators.models.checkpoints.parts import digest_file, read_tensor_names
 from plumbline.operators.models.engines.conversation import TEMPLATE_FILES
-from plumbline.operators.models.families import FAMILIES, NAMES, model_config
+from plumbline.operators.models.families import FAMILIES, FAMILY_LOCATIONS, make_model_config
 from plumbline.operators.models.families.any_model import AnyModel
 from plumbline.operators.models.families.vlm import CHAT_PROFILE, FUYU_PROFILE, LLAVA_1_5_PROFILE, PALIGEMMA_PROFILE
 from plumbline.operators.models.model import Engine, ResolvedModel
@@ -35,12 +35,12 @@ def own_checkpoints(checkpoints: Path, tmp_path: Path) -> Path:
 
 
 def resolve_flant5(folder: Path, *, on_gpu: bool = False, **options: Any) -> ResolvedModel:
-    config = model_config(family="clip_flant5", checkpoint=str(folder / "flant5"), **options)
+    config = make_model_config(family="clip_flant5", checkpoint=str(folder / "flant5"), **options)
     return resolve_model(config, on_gpu=on_gpu)
 
 
 def resolve_clip(folder: Path, **options: Any) -> ResolvedModel:
-    return resolve_model(model_config(family="clip", checkpoint=str(folder / "clip"), **options), on_gpu=False)
+    return resolve_model(make_model_config(family="clip", checkpoint=str(folder / "clip"), **options), on_gpu=False)
 
 
 def flip_last_byte(path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_clip_flant5_finds_its_tower_by_a_path_relative_to_itself(
     own_checkpoints: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    model = resolve_model(model_config(family="clip_flant5", checkpoint="own/flant5"), on_gpu=False)
+    model = resolve_model(make_model_config(family="clip_flant5", checkpoint="own/flant5"), on_gpu=False)
     assert model.parts["vision_tower"].folder() == (own_checkpoints / "clip").resolve()
     assert model.parts["checkpoint"].folder() == (own_checkpoints / "flant5").resolve()
 
@@ -189,7 +189,7 @@ def test_an_unfit_checkpoint_is_refused_by_name_with_its_remedy(own_checkpoints:
         ({"mm_vision_tower": "../nowhere"}, "nowhere': expected a folder or a hub id .*, found neither"),
         (
             {"mm_vision_tower": "../flant5"},
-            "model_type 'clip_t5', but the vision tower must be a CLIP; set the model's `v",
+            "model_type 'clip_t5', but the vision tower must be a CLIP model; set the model's `v",
         ),
     ],
 )
@@ -219,7 +219,7 @@ def test_a_missing_folder_is_reported_by_name(source: str) -> None:
     with pytest.raises(
         ModelError, match=f"model '{source}': expected a folder or a hub id of the form owner/name, found neither"
     ):
-        resolve_model(model_config(family="clip", checkpoint=source), on_gpu=False)
+        resolve_model(make_model_config(family="clip", checkpoint=source), on_gpu=False)
 
 
 @pytest.mark.parametrize(
@@ -238,18 +238,18 @@ def test_a_missing_folder_is_reported_by_name(source: str) -> None:
 )
 def test_a_bad_setting_is_refused_by_name(family: str, fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        model_config(**({"family": family, "checkpoint": "x"} | fields))
+        make_model_config(**({"family": family, "checkpoint": "x"} | fields))
 
 
 # Identity of a model
 
 
 def test_the_same_files_elsewhere_are_the_same_model(own_checkpoints: Path, tmp_path: Path) -> None:
-    before = resolve_flant5(own_checkpoints).semantic()
+    before = resolve_flant5(own_checkpoints).list_key_properties()
     shutil.copytree(own_checkpoints, tmp_path / "copy")
-    assert resolve_flant5(tmp_path / "copy").semantic() == before
+    assert resolve_flant5(tmp_path / "copy").list_key_properties() == before
     own_checkpoints.rename(tmp_path / "moved")
-    assert resolve_flant5(tmp_path / "moved").semantic() == before
+    assert resolve_flant5(tmp_path / "moved").list_key_properties() == before
 
 
 def append_newline(file: str) -> Callable[[Path], object]:
@@ -271,34 +271,37 @@ CHANGED_CHECKPOINTS = {
 
 @pytest.mark.parametrize("change", CHANGED_CHECKPOINTS)
 def test_changed_files_make_another_model(own_checkpoints: Path, change: str) -> None:
-    before = resolve_flant5(own_checkpoints).semantic()
+    before = resolve_flant5(own_checkpoints).list_key_properties()
     CHANGED_CHECKPOINTS[change](own_checkpoints)
-    assert resolve_flant5(own_checkpoints).semantic() != before
+    assert resolve_flant5(own_checkpoints).list_key_properties() != before
 
 
 def test_files_that_are_never_loaded_do_not_matter(own_checkpoints: Path) -> None:
-    before = resolve_clip(own_checkpoints).semantic()
+    before = resolve_clip(own_checkpoints).list_key_properties()
     for name in ("README.md", "training.log", "pytorch_model.bin"):
         (own_checkpoints / "clip" / name).write_bytes(b"anything")
-    assert resolve_clip(own_checkpoints).semantic() == before
+    assert resolve_clip(own_checkpoints).list_key_properties() == before
 
 
 def test_another_tokenizer_or_tower_makes_another_model(own_checkpoints: Path) -> None:
-    before = resolve_flant5(own_checkpoints).semantic()
+    before = resolve_flant5(own_checkpoints).list_key_properties()
     tiny.save_clip(own_checkpoints / "other", seed=5)
-    assert resolve_flant5(own_checkpoints, vision_tower=str(own_checkpoints / "other")).semantic() != before
-    assert resolve_flant5(own_checkpoints, tokenizer=str(own_checkpoints / "other")).semantic() != before
+    assert resolve_flant5(own_checkpoints, vision_tower=str(own_checkpoints / "other")).list_key_properties() != before
+    assert resolve_flant5(own_checkpoints, tokenizer=str(own_checkpoints / "other")).list_key_properties() != before
 
 
 def test_the_revision_of_a_local_folder_is_its_label_and_part_of_its_key(own_checkpoints: Path) -> None:
     labelled = resolve_clip(own_checkpoints, revision="v2")
     assert labelled.label == "v2"
-    assert labelled.semantic() != resolve_clip(own_checkpoints).semantic()
+    assert labelled.list_key_properties() != resolve_clip(own_checkpoints).list_key_properties()
 
 
 @pytest.mark.parametrize("left", ["refs/pr/15", "c0273606af96037e7a3b2fb0ff4ae9620b517be6"])
 def test_a_folder_that_replaces_a_hub_id_ignores_the_hubs_revision(own_checkpoints: Path, left: str) -> None:
-    assert resolve_clip(own_checkpoints, revision=left).semantic() == resolve_clip(own_checkpoints).semantic()
+    assert (
+        resolve_clip(own_checkpoints, revision=left).list_key_properties()
+        == resolve_clip(own_checkpoints).list_key_properties()
+    )
 
 
 def test_batch_sizes_and_the_device_are_not_part_of_a_models_identity(checkpoints: Path) -> None:
@@ -306,7 +309,7 @@ def test_batch_sizes_and_the_device_are_not_part_of_a_models_identity(checkpoint
     for on_gpu in (False, True):
         other = resolve_flant5(checkpoints, on_gpu=on_gpu, dtype="float32", image_batch=3, pair_batch=5)
         assert (other.on_gpu, other.config.image_batch, other.config.pair_batch) == (on_gpu, 3, 5)
-        assert other.semantic() == model.semantic()
+        assert other.list_key_properties() == model.list_key_properties()
 
 
 @pytest.mark.parametrize(
@@ -323,11 +326,11 @@ def test_the_precision_follows_the_device_unless_it_is_set(
 ) -> None:
     model = resolve_flant5(checkpoints, on_gpu=on_gpu, dtype=dtype)
     assert model.dtype == expected
-    assert model.semantic()["dtype"] == expected
+    assert model.list_key_properties()["dtype"] == expected
 
 
 def test_a_models_identity_can_be_written_as_json(checkpoints: Path) -> None:
-    semantic = resolve_flant5(checkpoints).semantic()
+    semantic = resolve_flant5(checkpoints).list_key_properties()
     assert json.loads(json.dumps(semantic)) == semantic
 
 
@@ -338,10 +341,10 @@ def test_the_given_digest_function_is_used_for_every_file(checkpoints: Path) -> 
         digested.append(path.name)
         return digest_file(path)
 
-    config = model_config(family="clip", checkpoint=str(checkpoints / "clip"))
+    config = make_model_config(family="clip", checkpoint=str(checkpoints / "clip"))
     model = resolve_model(config, on_gpu=False, digest=digest)
     assert sorted(digested) == sorted(path.name for path in (checkpoints / "clip").iterdir())
-    assert model.semantic() == resolve_model(config, on_gpu=False).semantic()
+    assert model.list_key_properties() == resolve_model(config, on_gpu=False).list_key_properties()
 
 
 def test_the_digest_of_a_file_is_its_sha256(tmp_path: Path) -> None:
@@ -370,7 +373,7 @@ def saved_checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def resolve(family: str, folder: Path, *, on_gpu: bool = False, **options: Any) -> ResolvedModel:
-    return resolve_model(model_config(family=family, checkpoint=str(folder), **options), on_gpu=on_gpu)
+    return resolve_model(make_model_config(family=family, checkpoint=str(folder), **options), on_gpu=on_gpu)
 
 
 @pytest.mark.parametrize(
@@ -419,7 +422,7 @@ HYBRID_TEMPLATE = tiny.QWEN_TEMPLATE.replace("assistant\n{% endif", "assistant\n
 
 
 def save_template(folder: Path, template: str, file: str) -> None:
-    """Save the chat template in one of the files where checkpoints can have it."""
+    """Save the chat template in `file`, one of the three files that may contain it."""
     if file.endswith(".jinja"):
         (folder / file).write_text(template)
     elif file == "chat_template.json":
@@ -496,18 +499,21 @@ def test_padding_is_part_of_the_key_of_llava_1_5_and_not_of_other_chat_models(sa
     released, processor = (
         resolve("vlm", saved_checkpoints / "llava", padding=padding) for padding in ("released", "processor")
     )
-    assert (released.semantic()["padding"], processor.semantic()["padding"]) == ("released", "processor")
+    assert (released.list_key_properties()["padding"], processor.list_key_properties()["padding"]) == (
+        "released",
+        "processor",
+    )
     plain, other = (
         resolve("vlm", saved_checkpoints / "qwen2_vl", padding=padding) for padding in ("released", "processor")
     )
-    assert plain.semantic() == other.semantic()
-    assert "padding" not in plain.semantic()
+    assert plain.list_key_properties() == other.list_key_properties()
+    assert "padding" not in plain.list_key_properties()
 
 
 def test_the_vqa_profile_is_found_without_reading_any_weights(saved_checkpoints: Path, tmp_path: Path) -> None:
     shutil.copytree(saved_checkpoints / "llava", tmp_path / "own")
     (tmp_path / "own" / "model.safetensors").unlink()
-    assert find_vqa_profile(model_config(family="vlm", checkpoint=str(tmp_path / "own"))) == LLAVA_1_5_PROFILE
+    assert find_vqa_profile(make_model_config(family="vlm", checkpoint=str(tmp_path / "own"))) == LLAVA_1_5_PROFILE
 
 
 # Engines
@@ -517,21 +523,21 @@ def test_vllm_options_do_not_affect_a_model_that_runs_on_transformers(saved_chec
     """A model's file may contain vLLM options even if the sweep uses the other engine."""
     folder, options = saved_checkpoints / "causal_lm", {"max_model_len": 8192}
     model = resolve("causal_lm", folder, engine="transformers", engine_options=options)
-    assert model.semantic()["engine_options"] == {}
-    assert model.semantic() == resolve("causal_lm", folder).semantic()
+    assert model.list_key_properties()["engine_options"] == {}
+    assert model.list_key_properties() == resolve("causal_lm", folder).list_key_properties()
 
 
 def test_the_engine_and_options_that_change_results_are_part_of_a_models_identity(saved_checkpoints: Path) -> None:
     folder = saved_checkpoints / "causal_lm"
-    plain = resolve("causal_lm", folder).semantic()
-    served = resolve("causal_lm", folder, engine="vllm").semantic()
+    plain = resolve("causal_lm", folder).list_key_properties()
+    served = resolve("causal_lm", folder, engine="vllm").list_key_properties()
     fast = {"tensor_parallel_size": 2, "gpu_memory_utilization": 0.5, "enforce_eager": True, "max_num_seqs": 9}
     longer = {"max_model_len": 99, "mm_processor_kwargs": {"max_pixels": 99}}
     assert served != plain
-    assert resolve("causal_lm", folder, engine="vllm", engine_options=fast).semantic() == served
+    assert resolve("causal_lm", folder, engine="vllm", engine_options=fast).list_key_properties() == served
     changed = resolve("causal_lm", folder, engine="vllm", engine_options=fast | longer)
-    assert changed.semantic() == served | {"engine_options": longer}
-    assert json.loads(json.dumps(changed.semantic())) == changed.semantic()
+    assert changed.list_key_properties() == served | {"engine_options": longer}
+    assert json.loads(json.dumps(changed.list_key_properties())) == changed.list_key_properties()
 
 
 @pytest.mark.parametrize(
@@ -557,7 +563,7 @@ def test_an_engine_option_that_could_run_code_or_change_the_model_is_refused(
     options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        model_config(family="causal_lm", checkpoint="x", engine="vllm", engine_options=options)
+        make_model_config(family="causal_lm", checkpoint="x", engine="vllm", engine_options=options)
 
 
 SERVICE_FAMILIES = " and ".join(name for name, family in FAMILIES.items() if issubclass(family.config, ServiceModel))
@@ -584,11 +590,13 @@ def test_an_option_of_another_family_is_refused_and_its_default_is_not(
     family: str, option: dict[str, Any], having: str
 ) -> None:
     (name,) = option
-    default = getattr(model_config(family=having.split()[0], checkpoint="x"), name)
-    assert model_config(family=family, checkpoint="x", **{name: default}) == model_config(family=family, checkpoint="x")
+    default = getattr(make_model_config(family=having.split()[0], checkpoint="x"), name)
+    assert make_model_config(family=family, checkpoint="x", **{name: default}) == make_model_config(
+        family=family, checkpoint="x"
+    )
     message = f"^model {name}: this option belongs to {having}; remove it from this {family} model$"
     with pytest.raises(ConfigError, match=message):
-        model_config(family=family, checkpoint="x", **option)
+        make_model_config(family=family, checkpoint="x", **option)
 
 
 # The table
@@ -598,12 +606,12 @@ def test_an_option_of_another_family_is_refused_and_its_default_is_not(
 def test_a_configuration_is_read_as_the_options_of_its_family(family: str) -> None:
     adapter = TypeAdapter(AnyModel)
     read = adapter.validate_python({"family": family, "checkpoint": "x", "pair_batch": 3}, extra="forbid")
-    assert read == model_config(family=family, checkpoint="x", pair_batch=3)
+    assert read == make_model_config(family=family, checkpoint="x", pair_batch=3)
     assert type(read) is FAMILIES[family].config
     with pytest.raises(ValidationError, match="batch_pair"):
         adapter.validate_python({"family": family, "checkpoint": "x", "batch_pair": 3}, extra="forbid")
     with pytest.raises(ConfigError, match="model batch_pair: not a model option; did you mean pair_batch"):
-        model_config(family=family, checkpoint="x", batch_pair=3)
+        make_model_config(family=family, checkpoint="x", batch_pair=3)
 
 
 def test_every_call_is_served_by_a_family() -> None:
@@ -611,6 +619,6 @@ def test_every_call_is_served_by_a_family() -> None:
     assert served | {"draw"} == set(get_args(Call)), "the generation plugin has the families that draw"
 
 
-def test_all_models_except_those_at_a_service_are_local() -> None:
+def test_all_models_except_services_are_local() -> None:
     """A pool assigns a GPU to local models only."""
-    assert [name for name in NAMES if not FAMILIES[name].local] == ["openai"]
+    assert [name for name in FAMILY_LOCATIONS if not FAMILIES[name].local] == ["openai"]

@@ -1,4 +1,4 @@
-"""A checkpoint loads completely or is refused with one readable line; no weights are filled in at random."""
+"""A checkpoint loads completely or is refused with a readable one-line message; no weights are filled in at random."""
 
 import io
 import shutil
@@ -15,7 +15,7 @@ from transformers import CLIPVisionConfig, CLIPVisionModel
 
 from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.calls import Call, Question
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.models.families.dual_encoders import ClipSimilarity
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood, load_network, save_clip_flant5
@@ -34,12 +34,14 @@ def own_checkpoints(checkpoints: Path, tmp_path: Path) -> Path:
 
 
 def load_flant5(folder: Path, **options: Any) -> ClipFlanT5Likelihood:
-    config = model_config(family="clip_flant5", checkpoint=str(folder / "flant5"), **options)
+    config = make_model_config(family="clip_flant5", checkpoint=str(folder / "flant5"), **options)
     return load(resolve_model(config, on_gpu=False), "likelihood")
 
 
 def load_clip(folder: Path) -> ClipSimilarity:
-    return load(resolve_model(model_config(family="clip", checkpoint=str(folder / "clip")), on_gpu=False), "similarity")
+    return load(
+        resolve_model(make_model_config(family="clip", checkpoint=str(folder / "clip")), on_gpu=False), "similarity"
+    )
 
 
 def compute_answers(model: ClipFlanT5Likelihood) -> list[float]:
@@ -48,8 +50,8 @@ def compute_answers(model: ClipFlanT5Likelihood) -> list[float]:
     return [number for question in answered for choice in question for number in choice]
 
 
-def rewrite(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
-    """Change the tensors in the checkpoint's only weight file with `change`, which changes a dictionary in place."""
+def rewrite_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    """Apply `change` to the tensors in the checkpoint's only weight file; it changes a dictionary in place."""
     weights = load_file(folder / "model.safetensors")
     change(weights)
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -72,7 +74,7 @@ def test_the_tower_in_the_neighbouring_folder_is_used_if_the_checkpoint_has_none
     assert beside != pytest.approx(compute_answers(likelihood), abs=1e-4), "the CLIP next to it has other weights"
     tower = {name: tensor for name, tensor in weights.items() if name.startswith(tiny.TOWER_PREFIX)}
     renamed = {"vision_model." + name.removeprefix(tiny.TOWER_PREFIX): tensor for name, tensor in tower.items()}
-    rewrite(own_checkpoints / "clip", lambda clip: clip.update(renamed))
+    rewrite_weights(own_checkpoints / "clip", lambda clip: clip.update(renamed))
     assert compute_answers(load_flant5(own_checkpoints)) == compute_answers(likelihood)
 
 
@@ -108,7 +110,7 @@ Safetensors stores a shared tensor once, under one name; the Hub's converter kee
 def test_aliases_of_the_embedding_and_stored_positions_are_accepted(
     own_checkpoints: Path, likelihood: ClipFlanT5Likelihood, layout: str
 ) -> None:
-    rewrite(own_checkpoints / "flant5", LAYOUT_CONVERSIONS[layout])
+    rewrite_weights(own_checkpoints / "flant5", LAYOUT_CONVERSIONS[layout])
     assert compute_answers(load_flant5(own_checkpoints)) == compute_answers(likelihood)
 
 
@@ -119,7 +121,7 @@ def test_a_saved_network_is_the_same_after_reloading(own_checkpoints: Path, like
     saved, expected = load_file(own_checkpoints / "again" / "model.safetensors"), tiny.make_flant5_weights()
     assert set(saved) == set(expected)
     assert all(torch.equal(saved[name], expected[name]) for name in saved)
-    config = model_config(family="clip_flant5", checkpoint=str(own_checkpoints / "again"))
+    config = make_model_config(family="clip_flant5", checkpoint=str(own_checkpoints / "again"))
     assert compute_answers(load(resolve_model(config, on_gpu=False), "likelihood")) == compute_answers(likelihood)
 
 
@@ -154,7 +156,7 @@ def test_a_sentencepiece_model_alone_gives_the_same_tokens(tmp_path: Path) -> No
 
 def test_a_tokenizer_with_more_entries_than_the_embedding_has_rows_is_refused(own_checkpoints: Path) -> None:
     for name in ("shared.weight", "lm_head.weight"):
-        rewrite(
+        rewrite_weights(
             own_checkpoints / "flant5", lambda weights, name=name: weights.update({name: weights[name][:-1].clone()})
         )
     tiny.edit_json(own_checkpoints / "flant5" / "config.json", vocab_size=len(tiny.VOCABULARY) - 1)
@@ -179,13 +181,15 @@ def test_a_tokenizer_with_more_entries_than_the_embedding_has_rows_is_refused(ow
     ],
 )
 def test_a_clip_flant5_that_lacks_a_tensor_is_refused(own_checkpoints: Path, name: str) -> None:
-    rewrite(own_checkpoints / "flant5", lambda weights: weights.pop(name))
+    rewrite_weights(own_checkpoints / "flant5", lambda weights: weights.pop(name))
     with pytest.raises(ModelError, match=r"flant5: the weights do not fit its config\.json: .* is missing"):
         load_flant5(own_checkpoints)
 
 
 def test_a_clip_flant5_with_an_extra_tensor_is_refused(own_checkpoints: Path) -> None:
-    rewrite(own_checkpoints / "flant5", lambda weights: weights.update({"encoder.block.9.weight": torch.ones(2)}))
+    rewrite_weights(
+        own_checkpoints / "flant5", lambda weights: weights.update({"encoder.block.9.weight": torch.ones(2)})
+    )
     with pytest.raises(ModelError, match=r"unexpected .*encoder\.block\.9\.weight"):
         load_flant5(own_checkpoints)
 
@@ -216,14 +220,14 @@ def test_a_tower_of_another_size_is_refused(own_checkpoints: Path) -> None:
 )
 def test_a_call_that_the_family_does_not_serve_is_refused(checkpoints: Path, family: str, call: Call) -> None:
     folder = checkpoints / {"clip": "clip", "clip_flant5": "flant5"}[family]
-    model = resolve_model(model_config(family=family, checkpoint=str(folder)), on_gpu=False)
+    model = resolve_model(make_model_config(family=family, checkpoint=str(folder)), on_gpu=False)
     with pytest.raises(ModelError, match=f"'{family}' does not serve"):
         load(model, call)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_a_gpu_pool_on_a_machine_without_a_gpu_is_refused(checkpoints: Path) -> None:
-    config = model_config(family="clip", checkpoint=str(checkpoints / "clip"))
+    config = make_model_config(family="clip", checkpoint=str(checkpoints / "clip"))
     with pytest.raises(ModelError, match="num_gpus > 0 but torch sees no CUDA device"):
         load(resolve_model(config, on_gpu=True), "similarity")
 
@@ -239,7 +243,7 @@ def test_a_missing_vllm_is_reported_with_the_command_to_install_it(
     save: Callable[[Path], Path],
     call: Call,
 ) -> None:
-    config = model_config(family=family, checkpoint=str(save(tmp_path / "own")), engine="vllm")
+    config = make_model_config(family=family, checkpoint=str(save(tmp_path / "own")), engine="vllm")
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(ModelError, match=r"vLLM cannot be imported .*install the extra vllm"):
         load(resolve_model(config, on_gpu=False), call)
@@ -248,4 +252,4 @@ def test_a_missing_vllm_is_reported_with_the_command_to_install_it(
 def test_a_missing_openai_package_is_reported_with_the_command_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(ModelError, match="install the extra 'api' of plumbline-t2i"):
-        load(resolve_model(model_config(family="openai", checkpoint="judge"), on_gpu=False), "generate")
+        load(resolve_model(make_model_config(family="openai", checkpoint="judge"), on_gpu=False), "generate")

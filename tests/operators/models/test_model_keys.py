@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.models.resolution import resolve_model
 
 COMMON_FILES = {"model.safetensors": struct.pack("<Q", 2) + b"{}", "tokenizer.json": b"{}"}
@@ -35,7 +35,7 @@ CHECKPOINTS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write each of the CHECKPOINTS without any tensors, because planning reads no weights; return the folder."""
+    """Write all CHECKPOINTS into one folder, without tensors, because planning reads no weights; return the folder."""
     root = tmp_path_factory.mktemp("folders")
     for name, fields in CHECKPOINTS.items():
         (root / name).mkdir()
@@ -65,10 +65,9 @@ DIGEST_BY_CHECKPOINT = {
 
 
 def make_key_part(checkpoint: str, **others: Any) -> dict[str, Any]:
-    """Return a local model's part of a cell's key, with the further fields in `others`.
+    """Return a local model's part of a cell's key; `others` contains additional fields.
 
-    The field `parts` contains the digests of the checkpoint, of the tokenizer, and of the parts that `others`
-    names.
+    The field `parts` contains the digests of the checkpoint, the tokenizer and the parts named in `others`.
     """
     parts = {"checkpoint": checkpoint, "tokenizer": checkpoint} | others.pop("parts", {})
     identities = {role: DIGEST_BY_CHECKPOINT[folder] for role, folder in parts.items()}
@@ -170,5 +169,5 @@ def test_everything_that_can_change_a_models_results_is_in_the_keys(
 ) -> None:
     where = checkpoint if family == "openai" else str(folders / checkpoint)
     paths = {name: str(folders / options[name]) for name in ("tokenizer", "vision_tower") if name in options}
-    model = resolve_model(model_config(family=family, checkpoint=where, **options | paths), on_gpu=on_gpu)
-    assert model.semantic() == expected | {"family": family}
+    model = resolve_model(make_model_config(family=family, checkpoint=where, **options | paths), on_gpu=on_gpu)
+    assert model.list_key_properties() == expected | {"family": family}

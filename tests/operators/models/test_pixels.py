@@ -1,4 +1,4 @@
-"""Pixels are sent to the device as bytes, and are converted there to exactly the values of the processor."""
+"""Pixels are sent to the device as bytes, and converted there to exactly the values that the processor would return."""
 
 from typing import Any
 

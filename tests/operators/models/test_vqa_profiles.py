@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from plumbline.operators.metrics.questions.vqascore import DEFAULT_QUESTIONS
-from plumbline.operators.models.families import FAMILIES, model_config
+from plumbline.operators.models.families import FAMILIES, make_model_config
 from plumbline.operators.models.families.blip import BLIP2_PROFILE, BLIP_VQA_PROFILE, INSTRUCTBLIP_PROFILE
 from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5_PROFILE
 from plumbline.operators.models.families.vlm import (
@@ -62,7 +62,7 @@ def test_the_profile_follows_from_the_family_and_the_checkpoints_config(
 ) -> None:
     tell = FAMILIES[family].profile
     assert tell is not None
-    assert tell(model_config(family=family, checkpoint="x"), fields) == profile
+    assert tell(make_model_config(family=family, checkpoint="x"), fields) == profile
 
 
 def test_exactly_the_families_that_answer_questions_have_a_profile() -> None:

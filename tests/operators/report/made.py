@@ -110,11 +110,11 @@ def make_run(
         image: Function that returns the encoded image for a seed.
         sources: Function that returns the source images of a prompt, if the images are edits.
         sources_in: Table that contains the source images.
-        questions: Yes/no questions of the first metric about every prompt, stored in a separate cell.
+        questions: Yes/no questions that the first metric asks about every prompt, stored in a separate cell.
         run_id: Id of the run.
         first_recipe: Number of the first recipe; runs in the same store need different recipes.
         image_settings: Function that returns the generation settings of a prompt's images.
-        manifest: Further entries of the manifest.
+        manifest: Additional entries for the manifest.
     """
     texts = list(prompts) or make_plain_prompts(12)
     ids = [f"p{number:04d}" for number in range(len(texts))]
@@ -241,7 +241,10 @@ def _make_row(
 
 
 def make_elements(prompt: str, score: float) -> list[dict[str, Any]]:
-    """Return three questions: the first is right if the score is high, the second always; the third has no answer."""
+    """Return three questions, the third without an answer.
+
+    The answer to the first is correct if the score is above 0.5, and the answer to the second is always correct.
+    """
     start = prompt.find("red")
     placed = {"start": start, "end": start + 3} if start >= 0 else {"start": None, "end": None}
     star = prompt.find("star")

@@ -140,7 +140,7 @@ def test_metrics_are_columns_with_intervals_below_and_raters_are_separate() -> N
 
 @pytest.mark.parametrize("count", [3, MAX_CORRELATED_METRICS, 90])
 def test_tables_of_correlations_show_the_first_of_many_metrics(count: int) -> None:
-    """Further metrics are only counted in the tables, but the scatter plots choose from pairs of all metrics."""
+    """The tables only say how many other metrics there are, but the scatter plots offer all pairs of metrics."""
     rng, metrics = np.random.default_rng(count), [f"metric {place}" for place in range(count)]
     values = rng.uniform(-1, 1, (20, count))
     values[:, -1] = values[:, 0]
@@ -168,7 +168,7 @@ def make_graph_rows(
 ) -> list[dict[str, object]]:
     """Return rows (schema GRAPH_IMAGES) of one error graph: one per metric and image.
 
-    `scores` has the shape (images, metrics), and `levels` has the number of errors of each image.
+    `scores` has the shape (images, metrics), and `levels` contains the number of errors in each image.
     """
     return [
         {"metric": metric, "subset": "a", "node": f"{level}a", "level": level, "image_id": f"i{place:03}",

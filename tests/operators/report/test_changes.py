@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from plumbline.operators.base import rows, schemas
-from plumbline.operators.report.changes import Changes, compare_runs, correct_together
+from plumbline.operators.report.changes import Changes, compare_runs, correct_p_values_together
 from plumbline.operators.results.summary import Skills
 from tests.operators.report.made import draw_noisy_score
 from tests.operators.tallied import wrap_scores
@@ -160,8 +160,8 @@ def test_changes_are_corrected_for_all_comparisons_of_both_runs() -> None:
     """All 8 prompts got worse, so p is 1/128: significant after Holm's correction for 4 comparisons, but not for 8."""
     alone = compare_tables(make_scores(first=32), make_scores(-0.05, first=32))
     assert [(one.generator, one.verdict, one.duel.p_holm) for one in alone.clear] == [("borealis", "worse", 1 / 32)] * 2
-    assert correct_together([alone]) == [alone]
-    for changes in correct_together([alone, alone]):
+    assert correct_p_values_together([alone]) == [alone]
+    for changes in correct_p_values_together([alone, alone]):
         fell = [change for change in changes.every if change.generator == "borealis"]
         assert [(change.verdict, change.duel.p_holm) for change in fell] == [("not clear", 1 / 16)] * 2
         assert not changes.can_tell and changes.sentences == alone.sentences

@@ -1,4 +1,4 @@
-"""No sentence of a report contradicts the table of pairs: all sentences of random runs are parsed and checked.
+"""No sentence in a report contradicts the table of pairs: all sentences about random runs are parsed and checked.
 
 A sentence that cannot be parsed fails the test: every new kind of sentence needs a parser here.
 """
@@ -115,17 +115,17 @@ class PairComparisons:
             and all(self.beats(name, other, metric) for other in others)
         )
 
-    def list_unbeaten(self, metric: str) -> set[str]:
+    def list_unbeaten_generators(self, metric: str) -> set[str]:
         scored = self.list_scored(metric)
         return {name for name in scored if not any(self.beats(one, name, metric) for one in scored)}
 
     def leads(self, name: str, metric: str) -> bool:
         wins = Counter(str(one[2]) for one in self.won if one[:2] == (metric, OVERALL))
-        unbeaten = self.list_unbeaten(metric)
+        unbeaten = self.list_unbeaten_generators(metric)
         return name in unbeaten and wins[name] == max(wins[one] for one in unbeaten) > 0
 
     def leads_alone(self, name: str, metric: str) -> bool:
-        return [one for one in self.list_unbeaten(metric) if self.leads(one, metric)] == [name]
+        return [one for one in self.list_unbeaten_generators(metric) if self.leads(one, metric)] == [name]
 
     def count_metrics(self, holds: Callable[[str], bool]) -> int:
         return sum(holds(metric) for metric in self.metrics)
@@ -227,7 +227,7 @@ def check_headline(sentence: str, pairs: PairComparisons) -> bool:
 
 
 def check_board(sentence: str, pairs: PairComparisons) -> bool:
-    """Assert that a sentence about the leaders by one or more metrics is true; return False if its form is unknown."""
+    """Assert that a sentence about the leaders by some metrics is true; return False if its form is unknown."""
     plain = re.sub(r" \([^)]*\)", "", sentence)
     by = r"(\w+(?:, \w+)*(?: and \w+)?)"
     if found := re.fullmatch(rf"{by} scored nothing\.", plain):
@@ -251,7 +251,7 @@ def check_board(sentence: str, pairs: PairComparisons) -> bool:
         )
     elif found := re.match(rf"(\w+) is best by {by}\.", plain):
         assert all(pairs.is_best(found[1], metric) for metric in parse_names(found[2]))
-        check_behind(found[1], parse_names(found[2]), plain, pairs)
+        check_followers(found[1], parse_names(found[2]), plain, pairs)
     elif found := re.match(rf"(.+) share the lead by {by} and cannot be told apart\.", plain):
         close = re.search(r"\. No clear difference from ([^.]+)\.", plain)
         for metric in parse_names(found[2]):
@@ -263,17 +263,17 @@ def check_board(sentence: str, pairs: PairComparisons) -> bool:
         assert pairs.leads_alone(found[1], found[2])
         assert all(pairs.are_tied(found[1], name, found[2]) for name in parse_names(found[3]))
     elif found := re.fullmatch(rf"(\w+) leads by {by}\. No clear difference from it: (.*)\.", plain):
-        check_close(found[1], parse_names(found[2]), found[3], pairs)
+        check_ties(found[1], parse_names(found[2]), found[3], pairs)
     else:
         return False
     if noted := re.search(r"Higher mean, but clearly worse than another prompt by prompt: (.*?)\.", plain):
         metric = str(re.search(r" by (\w+)", plain)[1])  # type: ignore[index]
-        assert not pairs.list_unbeaten(metric) & set(parse_names(noted[1]))
+        assert not pairs.list_unbeaten_generators(metric) & set(parse_names(noted[1]))
     return True
 
 
-def check_behind(best: str, metrics: list[str], sentence: str, pairs: PairComparisons) -> None:
-    """Check that the generators behind `best` in a sentence tie with each other, and that only `best` may beat them."""
+def check_followers(best: str, metrics: list[str], sentence: str, pairs: PairComparisons) -> None:
+    """Check that the generators that a sentence places behind `best` are tied, and that only `best` beats them."""
     tied = re.search(r"\. ([^.]+) are tied behind it\.", sentence)
     followed = re.search(r"\. (\w+) follows", sentence)
     behind = parse_names(tied[1]) if tied else [followed[1]] if followed else []
@@ -283,8 +283,8 @@ def check_behind(best: str, metrics: list[str], sentence: str, pairs: PairCompar
         assert not any(pairs.beats(other, name, metric) for name in behind for other in others)
 
 
-def check_close(leader: str, metrics: list[str], sentence: str, pairs: PairComparisons) -> None:
-    """Check a list such as `a by both; b by m`: by these metrics, these generators tie with the leader.
+def check_ties(leader: str, metrics: list[str], sentence: str, pairs: PairComparisons) -> None:
+    """Check a list such as `a by both; b by m`: each generator must tie with the leader on exactly its metrics.
 
     Unless the list is abbreviated (`; and `), it must name every generator that ties.
     """
@@ -369,7 +369,7 @@ def check_certainty(sentence: str, pairs: PairComparisons) -> bool:
 
 
 def check_letters(board: Board) -> None:
-    """Check that two generators share a letter exactly if they do not differ; unscored generators have none."""
+    """Check that two generators share a letter unless they differ; unscored generators must have no letter."""
     letters = {one.generator: set(re.findall(r"[a-zA-Z]\d*", one.group)) for one in board.rows}
     apart = {frozenset((one.better, one.worse)) for one in board.duels if one.better is not None}
     for a, b in combinations([one.generator for one in board.list_scored_rows()], 2):

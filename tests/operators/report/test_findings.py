@@ -58,7 +58,7 @@ def describe_board(found: Board) -> str:
 
 
 def limit_prompts(found: Board, prompts: int) -> Board:
-    """Return the board, changed so that each pair of generators was compared, and differs, on `prompts` prompts."""
+    """Return the board as if every pair of generators was compared on `prompts` prompts and differed on all of them."""
     return found._replace(duels=tuple(duel._replace(n=prompts, differing=prompts) for duel in found.duels))
 
 
@@ -101,7 +101,7 @@ def test_the_headline_claims_no_more_than_the_pairs_show(found: list[Board], sai
     assert str(write_headline({one.metric: one for one in found}, "9 corrupt_image")) == said
 
 
-def test_one_clear_difference_among_three_pairs_makes_no_winner() -> None:
+def test_a_generator_that_is_clearly_better_than_only_one_of_two_others_is_no_winner() -> None:
     """Generator a is clearly better than b; c has few prompts and is not clearly different from either."""
     found = make_board("m", "abc", "ab")
     assert (

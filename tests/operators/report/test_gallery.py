@@ -36,10 +36,10 @@ def read_scores(records: list[dict[str, object]]) -> RunScores:
 
 
 def pick_images(
-    found: list[dict[str, object]], metrics: list[str], most: int, falling: Container[str] = ()
+    scores: list[dict[str, object]], metrics: list[str], max_images: int, lower_is_better: Container[str] = ()
 ) -> list[Pick]:
-    """Return the images that the gallery shows for these rows of scores: at most `most`, with the reasons for each."""
-    return list(tallied.pick_gallery_images(read_scores(found), metrics, most, falling).gallery)
+    """Return at most `max_images` images that the gallery shows for these rows of scores, each with its reasons."""
+    return list(tallied.pick_gallery_images(read_scores(scores), metrics, max_images, lower_is_better).gallery)
 
 
 def test_the_gallery_has_the_extremes_and_all_generators() -> None:
@@ -56,7 +56,7 @@ def test_the_gallery_has_the_extremes_and_all_generators() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_no_image_is_both_worst_and_best_and_few_images_are_all_shown(seed: int) -> None:
+def test_if_there_are_few_images_all_are_shown_and_none_is_both_worst_and_best(seed: int) -> None:
     """Scores may be equal. Images between the best and the worst are not checked."""
     rng = random.Random(seed)
     metrics, steps = ["gecko", "clipscore"][: rng.randint(1, 2)], rng.choice([1, 2, 5, 1000])

@@ -1,4 +1,4 @@
-"""Words of a prompt are highlighted by the worst result of the questions about them; the text itself never changes."""
+"""The worst answer to a question about a word decides how the word is highlighted; the text itself never changes."""
 
 from typing import Any
 

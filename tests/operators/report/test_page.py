@@ -20,7 +20,14 @@ from plumbline.operators.report.gallery import THUMBNAIL_BYTES, ImageDetail, Thu
 from plumbline.operators.report.metric_figures import MetricFigures, MetricInputs, measure_metrics
 from plumbline.operators.report.page import GatheredRun, Page, build_page
 from plumbline.operators.report.picked_images import ImageKey, compute_gallery_quotas
-from plumbline.operators.report.rendering import MAX_CSV_CHARACTERS, isolate, render, to_csv, to_latex, to_markdown
+from plumbline.operators.report.rendering import (
+    MAX_CSV_CHARACTERS,
+    isolate_direction,
+    render_report,
+    to_csv,
+    to_latex,
+    to_markdown,
+)
 from plumbline.operators.results.summary import Skills
 from tests.operators.report.made import HOSTILE_PROMPTS, draw_noisy_score
 from tests.operators.tallied import pick_gallery_images, summarise, wrap_scores
@@ -72,7 +79,7 @@ def make_hostile_run() -> GatheredRun:
 
 
 def test_no_text_of_a_run_becomes_markup() -> None:
-    html = render(make_page(make_hostile_run()))
+    html = render_report(make_page(make_hostile_run()))
     outside = re.sub(r"<style>.*?</style>|<script>\n?\"use strict\";.*?</script>", "", html, flags=re.S)
     tags = {tag.lower() for tag in re.findall(r"<\s*/?\s*([a-zA-Z!][\w-]*)", outside)}
     assert not tags & {"script", "style", "u", "link", "iframe", "base", "object"}
@@ -91,11 +98,11 @@ def test_a_metric_has_its_own_description_or_that_of_its_kind() -> None:
     )
     stories = {panel.name: panel.story for panel in page.panels}
     assert stories == {"itm": "reads <i>both</i>", "plain": find_newcomer_description("similarity"), "old": ""}
-    assert "reads &lt;i&gt;both&lt;/i&gt;" in render(page)
+    assert "reads &lt;i&gt;both&lt;/i&gt;" in render_report(page)
 
 
 def test_the_page_loads_nothing() -> None:
-    html = render(make_page(make_hostile_run()))
+    html = render_report(make_page(make_hostile_run()))
     assert "default-src &#39;none&#39;" in html and "unsafe-eval" not in html
     assert (
         re.findall(r"(?:src|href|action)=\"(?!#|data:image/webp|data:text/csv|data:application/x-tex)[^\"]*\"", html)
@@ -151,7 +158,7 @@ def extract_downloads(html: str) -> dict[str, str]:
 
 def test_the_page_contains_its_leaderboard_as_csv_and_latex() -> None:
     page = make_page(make_hostile_run())
-    held = extract_downloads(render(page))
+    held = extract_downloads(render_report(page))
     assert held == {"leaderboard.csv": to_csv(page.leaderboard_rows), "leaderboard.tex": to_latex(page)}
     assert "<i>counting</i>" in held["leaderboard.csv"]
 
@@ -160,7 +167,7 @@ def test_a_csv_that_would_be_too_large_is_included_without_skills(monkeypatch: p
     page = make_page(make_hostile_run())
     assert len(to_csv(page.leaderboard_rows)) < MAX_CSV_CHARACTERS
     monkeypatch.setattr("plumbline.operators.report.rendering.MAX_CSV_CHARACTERS", 200)
-    html = render(page)
+    html = render_report(page)
     overall = extract_downloads(html)["leaderboard.csv"]
     assert "counting" not in overall and overall.count("\n") == 1 + len(HOSTILE_NAMES) and ">CSV, overall</a>" in html
 
@@ -237,8 +244,8 @@ def test_a_page_about_100000_images_is_below_15_megabytes_and_about_edits_below_
     assert 80 <= len(picks.gallery) <= 100 and len(picks.side_by_side) == 12
     edits = {pick.key: make_fullest_detail(place) for place, pick in enumerate(picks.list_all())}
     images = {key: detail._replace(sources=()) for key, detail in edits.items()}
-    assert len(render(build_page(run, compute_figures(run), picks=picks, details=images)).encode()) < 15_000_000
-    assert len(render(build_page(run, compute_figures(run), picks=picks, details=edits)).encode()) < 19_000_000
+    assert len(render_report(build_page(run, compute_figures(run), picks=picks, details=images)).encode()) < 15_000_000
+    assert len(render_report(build_page(run, compute_figures(run), picks=picks, details=edits)).encode()) < 19_000_000
 
 
 def test_tables_and_charts_are_bounded_for_many_generators() -> None:
@@ -248,14 +255,14 @@ def test_tables_and_charts_are_bounded_for_many_generators() -> None:
     compared = page.panels[0].pairs.generators
     assert (len(compared.rows), compared.left_out) == (40, 30)
     assert page.panels[0].interval.left_out == 10 and (len(page.generators.rows), page.generators.left_out) == (60, 10)
-    assert len(render(page).encode()) < 3_000_000
+    assert len(render_report(page).encode()) < 3_000_000
 
 
 @pytest.mark.parametrize("rows_", [[], [{"generator": "a", "metric": "m", "prompt_id": "1", "score": None}]])
 def test_a_run_without_a_score_still_has_a_page(rows_: list[dict[str, Any]]) -> None:
     error = {"kind": "corrupt_image", "message": "no", "retryable": False}
     scores = rows.table([one | {"error": error} for one in rows_], schemas.SCORES)
-    html = render(make_page(gather_scores(scores, {}, metrics=["m"])))
+    html = render_report(make_page(gather_scores(scores, {}, metrics=["m"])))
     assert "Nothing could be scored." in html
 
 
@@ -268,7 +275,7 @@ def test_a_cell_of_the_matrix_compares_the_row_with_the_column_by_ranks() -> Non
         for prompt, score in enumerate(scores)
     ]
     page = make_page(gather_scores(rows.table(records, schemas.SCORES), {}, metrics=["m"]))
-    html = render(page)
+    html = render_report(page)
     cells = dict(re.findall(r'<td class="(better|worse)" title="(.*?)</td>', html))
     assert cells["better"].startswith("b is clearly better than a: effect +0.62, p ")
     assert cells["better"].endswith('mean difference −0.022 (against the ranks)">+0.62')
@@ -289,7 +296,7 @@ def test_no_generator_is_better_by_an_image_statistic(metrics: list[str]) -> Non
     statistic = page.columns[-1]
     assert {(one.rank, one.group) for one in statistic.by_generator.values()} == {(None, "")} and not statistic.leading
     assert page.panels[-1].pairs.duels.rows == [] and len(page.generators.rows) == 3
-    html = render(page)
+    html = render_report(page)
     words = html[html.index('id="words"') :]
     assert "edge_density" in html
     assert ("best, leads" in words, "tie group" in words, "coverage" in words) == ("m" in metrics, "m" in metrics, True)
@@ -332,9 +339,9 @@ def test_a_page_where_lower_is_better_reads_like_a_page_of_the_negated_scores() 
     )
     effects = [[duel.effect for duel in one.panels[1].pairs.duels.rows] for one in (up, down)]
     assert effects[0] == effects[1]
-    html, markdown = render(down), to_markdown(down)
+    html, markdown = render_report(down), to_markdown(down)
     assert html.count("(lower is better)</small>") == 5 and "## nll (lower is better)" in markdown
-    assert "Stronger colours are lower means." in html and "lower is better)</small>" not in render(up)
+    assert "Stronger colours are lower means." in html and "lower is better)</small>" not in render_report(up)
     assert to_csv(down.leaderboard_rows).splitlines()[0].endswith(",direction")
 
 
@@ -371,7 +378,7 @@ def test_the_direction_is_known_even_if_the_prompts_are_not() -> None:
 
 
 def make_scores(names: Sequence[str], score: float | None) -> pa.Table:
-    """Return scores of the generators `names` on twelve prompts; each scores higher by 1 than the one before it.
+    """Return scores of the generators `names` on twelve prompts; each generator scores 1 more than the previous one.
 
     If `score` is None, all images are corrupt, and their scores are missing.
     """
@@ -387,35 +394,35 @@ def make_scores(names: Sequence[str], score: float | None) -> pa.Table:
 
 
 def test_the_numbers_and_their_bars_come_before_any_prose() -> None:
-    html = render(make_page(gather_scores(make_scores(["a", "b"], 0.5), {}, metrics=["m"])))
+    html = render_report(make_page(gather_scores(make_scores(["a", "b"], 0.5), {}, metrics=["m"])))
     assert html.index("<h1>") < html.index('class="board') < html.index('id="decision"')
     assert html.index('<a href="#leaderboard">') < html.index('<a href="#decision">')
 
 
 def test_a_right_to_left_name_does_not_reverse_a_sentence() -> None:
-    html = render(make_page(gather_scores(make_scores(["مولد", "أطلس-2.5"], 0.5), {}, metrics=["m"])))
+    html = render_report(make_page(gather_scores(make_scores(["مولد", "أطلس-2.5"], 0.5), {}, metrics=["m"])))
     assert "<h1><bdi>أطلس-2.5</bdi> is the best generator." in html
     assert "<b><bdi>أطلس-2.5</bdi> is best</b> by m (1.505, 95% interval" in html
     assert " <bdi>مولد</bdi> follows with 0.50" in html
 
 
 def test_only_right_to_left_text_is_isolated() -> None:
-    assert isolate("a <b> & c-2.5 follow 'd'.") == "a &lt;b&gt; &amp; c-2.5 follow &#39;d&#39;."
-    assert isolate("אטלס, <מחולל> and b (0.9).") == "<bdi>אטלס</bdi>, &lt;<bdi>מחולל</bdi>&gt; and b (0.9)."
-    assert isolate("No clear difference: אטלס.") == "No clear difference: <bdi>אטלס</bdi>."
-    assert isolate("by אָ.ב֑: c") == "by <bdi>אָ.ב֑</bdi>: c"
+    assert isolate_direction("a <b> & c-2.5 follow 'd'.") == "a &lt;b&gt; &amp; c-2.5 follow &#39;d&#39;."
+    assert isolate_direction("אטלס, <מחולל> and b (0.9).") == "<bdi>אטלס</bdi>, &lt;<bdi>מחולל</bdi>&gt; and b (0.9)."
+    assert isolate_direction("No clear difference: אטלס.") == "No clear difference: <bdi>אטלס</bdi>."
+    assert isolate_direction("by אָ.ב֑: c") == "by <bdi>אָ.ב֑</bdi>: c"
 
 
 def test_a_name_of_a_million_letters_is_isolated_in_linear_time() -> None:
     name = "a-" * 1_000_000
-    assert isolate(name) == name and isolate(f"{name}א.") == f"<bdi>{name}א</bdi>."
+    assert isolate_direction(name) == name and isolate_direction(f"{name}א.") == f"<bdi>{name}א</bdi>."
 
 
 def test_a_page_without_scores_does_not_claim_that_prompts_name_no_skills() -> None:
     prompts = {str(prompt): "a cat" for prompt in range(12)}
-    html = render(make_page(gather_scores(make_scores(["a", "b"], None), prompts, metrics=["m"])))
+    html = render_report(make_page(gather_scores(make_scores(["a", "b"], None), prompts, metrics=["m"])))
     assert "No image has a score at the skills that the prompts name." in html
     assert "The prompts name no skills" not in html
-    assert "The prompts name no skills." in render(
+    assert "The prompts name no skills." in render_report(
         make_page(gather_scores(make_scores(["a", "b"], 0.5), {}, metrics=["m"]))
     )

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from plumbline.operators.report.rendering import format_suite_csv, format_suite_markdown
-from plumbline.operators.report.suite import SuiteRun, Tally, build_suite, correct_together
+from plumbline.operators.report.suite import SuiteRun, Tally, build_suite, correct_p_values_together
 from tests.operators.results.test_comparison import make_scores
 from tests.operators.tallied import compare_pairs, summarise
 
@@ -44,7 +44,7 @@ def test_one_correction_covers_the_comparisons_of_all_benchmarks() -> None:
     runs = [make_suite_run(f"b{number}", make_levels("a", "b", prompts=8)) for number in range(7)]
     assert [duel.p_value for run in runs for duel in run.duels] == pytest.approx([1 / 128] * 7)
     for count in (1, 2, 6, 7):
-        duels = [duel for of_run in correct_together(runs[:count]) for duel in of_run]
+        duels = [duel for of_run in correct_p_values_together(runs[:count]) for duel in of_run]
         assert [duel.p_holm for duel in duels] == pytest.approx([count / 128] * count)
         assert {duel.better for duel in duels} == ({"a"} if count < 7 else {None})
     assert all(duel.better == "a" for run in runs for duel in run.duels), "it is clear on each benchmark alone"

@@ -1,4 +1,4 @@
-"""Intervals and tests of a judge's choices keep their error rates in simulated studies with known strengths.
+"""Intervals and tests for a judge's choices have their stated error rates in simulations with known strengths.
 
 With `-s`, the tests print the counts that docs/pairs.md shows.
 """
@@ -19,8 +19,8 @@ from plumbline.operators.statistics.bradley_terry import (
     make_contrasts,
 )
 from plumbline.operators.statistics.order_bias import measure_order_bias
-from plumbline.operators.statistics.ordering import flip_signs, holm, signed_rank
-from plumbline.operators.statistics.shares import share_interval
+from plumbline.operators.statistics.ordering import compute_sign_flip_p_value, holm, signed_rank
+from plumbline.operators.statistics.shares import compute_share_interval
 from tests.operators.choosing import Floats, Judge
 
 N_STUDIES = 1000
@@ -35,15 +35,17 @@ JUDGES = {
 
 
 def make_judge(name: str, generators: int) -> Judge:
-    """Return a judge of generators with strengths from 0 to 1.5, which is a win rate of about 0.75."""
+    """Return a judge of generators with strengths from 0 to 1.5; the strongest beats the weakest in about 75%."""
     return JUDGES[name]._replace(strengths=tuple(np.linspace(0, 1.5, generators).tolist()))
 
 
 class Coverage(NamedTuple):
-    """Numbers of intervals in simulated studies: those that contain the truth, and all that are defined."""
+    """Counts of the intervals in simulated studies, to compute how many contain the truth."""
 
     covering: int
+    """Number of intervals that contain the truth."""
     intervals: int
+    """Number of intervals that are defined."""
     possible: int
     """Number of intervals if all were defined."""
 
@@ -59,7 +61,7 @@ def measure_win_rate_coverage(judge: Judge, prompts: int, studies: int) -> Cover
         won = judge.draw_outcomes(random, prompts)
         rates = won.mean(axis=0)
         for true, rate, residuals in zip(truth, rates, (won - rates).T / prompts, strict=True):
-            low, high = share_interval(float(rate), residuals)
+            low, high = compute_share_interval(float(rate), residuals)
             covering += bool(low <= true <= high)
     return Coverage(covering, studies * len(truth), studies * len(truth))
 
@@ -85,7 +87,7 @@ def find_true_strengths(judge: Judge) -> Floats:
 
 
 def find_highest_rate(prompts: int) -> float:
-    """Return the highest fraction of intervals that may contain the truth.
+    """Return the highest coverage that the tests accept for 95% intervals.
 
     It is higher with ten prompts: outcomes then have so few values that no interval is exact, and ours are too wide.
     """
@@ -130,7 +132,7 @@ def count_separated_equals(judge: Judge, prompts: int, studies: int) -> int:
     random, (first, second), false = np.random.default_rng(4), judge.pairs, 0
     equal = np.array([judge.strengths[a] == judge.strengths[b] for a, b in zip(first, second, strict=True)])
     for _ in range(studies):
-        corrected = holm([flip_signs(2 * won - 1) for won in judge.draw_outcomes(random, prompts).T])
+        corrected = holm([compute_sign_flip_p_value(2 * won - 1) for won in judge.draw_outcomes(random, prompts).T])
         false += bool((np.array(corrected)[equal] < 0.05).any())
     return false
 
@@ -157,7 +159,7 @@ def test_equal_generators_get_different_letters_in_at_most_5_of_100_studies(
 
 
 def draw_unequal_wins(random: np.random.Generator, prompts: int) -> Floats:
-    """Return outcomes with mean 0.5: one generator rarely wins by much, and often loses by little."""
+    """Return outcomes with mean 0.5: one generator rarely wins by a large margin, and often loses by a small one."""
     return np.where(random.random(prompts) < 1 / 3, 1.0, 0.25)
 
 
@@ -165,9 +167,11 @@ def test_equal_win_rates_differ_clearly_in_at_most_5_of_100_studies_even_if_wins
     """The signed-rank test finds a difference far more often, because it compares ranks instead of win rates."""
     random = np.random.default_rng(5)
     every = [2 * draw_unequal_wins(random, 200) - 1 for _ in range(N_STUDIES)]
-    false = sum(flip_signs(leads) < 0.05 for leads in every)
+    false = sum(compute_sign_flip_p_value(leads) < 0.05 for leads in every)
     by_ranks = sum(signed_rank(leads, np.zeros(200)).p_value < 0.05 for leads in every)
-    print(f"\nequal win rates: {false} of {N_STUDIES} are different; {by_ranks} by the signed-rank test")
+    print(
+        f"\nwith equal win rates, {false} of {N_STUDIES} studies find a difference; {by_ranks} by the signed-rank test"
+    )
     assert false / N_STUDIES <= 0.05 + 2 * (0.05 * 0.95 / N_STUDIES) ** 0.5 and by_ranks / N_STUDIES > 0.2
 
 
@@ -180,7 +184,7 @@ def draw_bias_p_values(judge: Judge, prompts: int, studies: int) -> Floats:
 
 @pytest.mark.parametrize("prompts", [10, 60])
 def test_p_values_of_the_order_bias_are_uniform_without_bias_and_small_with_bias(prompts: int) -> None:
-    """With ten prompts, many sums of signs are equal, so that small p-values are rarer than they may be."""
+    """With ten prompts, many sums of signs are equal, so small p-values are rarer than if they were uniform."""
     fair = make_judge("replies", 5)._replace(bias=0.0)
     p_values = draw_bias_p_values(fair, prompts, N_STUDIES)
     print(f"\norder bias, {prompts} prompts: {(p_values < 0.05).sum()} of {N_STUDIES} p-values are below 0.05")

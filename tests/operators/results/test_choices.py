@@ -1,4 +1,4 @@
-"""A judge's choices between two images become win rates, strengths, letters and checks of the judge."""
+"""Win rates, strengths, letters and checks of the judge are computed from its choices between two images."""
 
 import math
 from typing import Any
@@ -93,7 +93,7 @@ def test_strengths_equal_those_of_evalica() -> None:
 
 
 def test_a_pair_with_one_order_is_left_out_so_that_a_biased_judge_favours_no_generator() -> None:
-    """The judge always answers the first image, and often fails if b is shown first."""
+    """The judge always prefers the first image, and often fails if b is shown first."""
     complete, failed = [(1.0, 1.0)] * 20, [(1.0, None)] * 30
     found = compare_pairs(make_pair_comparisons(*complete, *failed, (None, None)))
     (duel,) = found.overall.duels
@@ -110,7 +110,7 @@ def test_a_comparison_that_failed_may_lack_an_image() -> None:
     assert found.choices.n_failed == 2
 
 
-def test_a_judge_that_always_answers_the_first_image_is_exposed() -> None:
+def test_a_judge_that_always_prefers_the_first_image_is_exposed() -> None:
     bias = compare_pairs(make_pair_comparisons(*[(1.0, 1.0)] * 12)).order_bias
     assert bias is not None
     assert (bias.share, bias.agreement, bias.n_pairs, bias.first_wins, bias.decided) == (1.0, 0.0, 12, 24, 24)
@@ -153,7 +153,7 @@ def test_generators_that_are_never_compared_have_no_common_scale() -> None:
     assert len(found.overall.duels) == 2 and found.overall.rows[0].n == 20
 
 
-def test_there_are_letters_only_if_every_two_generators_were_compared() -> None:
+def test_there_are_letters_only_if_all_pairs_of_generators_were_compared() -> None:
     """Otherwise a and c, which were not compared, would share a letter although b lies clearly between them."""
     chain = pd.concat([make_pair_comparisons(*[(1.0, 0.0)] * 20, generators=pair) for pair in ("ab", "bc")])
     board = compare_pairs(chain).overall
@@ -188,9 +188,9 @@ def test_a_random_judge_is_intransitive_in_a_quarter_of_the_triples() -> None:
     [
         (
             make_pair_comparisons(*[(1.0, 0.0)] * (MIN_PROMPTS - 1)),
-            "expected at least 10 prompts with a pair answered in both orders",
+            "expected at least 10 prompts with a pair judged in both orders",
         ),
-        (make_pair_comparisons(*[(1.0, None)] * 12), r"found 0 \(12 pairs answered in one order, 0 in none\)"),
+        (make_pair_comparisons(*[(1.0, None)] * 12), r"found 0 \(12 pairs judged in one order only, 0 not at all\)"),
         (make_pair_comparisons((1.0, 1.5)), r"row 1: expected p_first from 0 to 1, found .*p_first=1.5"),
         (make_pair_comparisons((1.0, 0.0), generators=("a", "a")), "row 0: expected images of two generators"),
         (make_pair_comparisons((1.0, 0.0)).assign(prompt_id=None), "row 0: expected an id"),

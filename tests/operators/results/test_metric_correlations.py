@@ -1,4 +1,4 @@
-"""Metrics are correlated per generator, over the images that both of them scored."""
+"""Two metrics are correlated per generator, over the images that both have scored."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Text properties of prompts are computed as their formulas define."""
+"""Text properties of prompts are computed by the published formulas."""
 
 import math
 
@@ -13,9 +13,9 @@ from plumbline.operators.results.prompt_properties import (
     list_properties,
     measure_central_depth,
     measure_depth,
-    measure_grade,
     measure_length,
     measure_parse,
+    measure_reading_grade,
     open_parser,
 )
 
@@ -30,11 +30,11 @@ def test_syllables_are_groups_of_vowels_except_silent_endings(word: str, count: 
 
 
 def test_the_grade_follows_the_flesch_kincaid_formula() -> None:
-    assert measure_grade("The dog runs. It barks.") == pytest.approx(0.39 * 5 / 2 + 11.8 * 5 / 5 - 15.59)
-    assert measure_grade("a purple motorcycle") == pytest.approx(0.39 * 3 + 11.8 * 7 / 3 - 15.59)
-    assert math.isnan(measure_grade("12 !")) and measure_grade("a motorcycle, e.g. a dog") == measure_grade(
-        "a motorcycle, e.g. a dog "
-    )
+    assert measure_reading_grade("The dog runs. It barks.") == pytest.approx(0.39 * 5 / 2 + 11.8 * 5 / 5 - 15.59)
+    assert measure_reading_grade("a purple motorcycle") == pytest.approx(0.39 * 3 + 11.8 * 7 / 3 - 15.59)
+    assert math.isnan(measure_reading_grade("12 !")) and measure_reading_grade(
+        "a motorcycle, e.g. a dog"
+    ) == measure_reading_grade("a motorcycle, e.g. a dog ")
 
 
 def test_the_length_counts_only_content_words() -> None:
@@ -92,7 +92,7 @@ def test_properties_include_the_parse_only_if_there_is_a_parser() -> None:
     assert list(list_properties({})) == ["length", "grade"]
     measured = list_properties({"letters": lambda text: float(len(text))}, lambda text: ParseProperties(7, 3, 2))
     assert {name: of("a dog") for name, of in measured.items()} == {
-        "length": 1, "grade": measure_grade("a dog"), "depth": 7, "central_depth": 3, "entities": 2,
+        "length": 1, "grade": measure_reading_grade("a dog"), "depth": 7, "central_depth": 3, "entities": 2,
         "letters": 5,
     }  # fmt: skip
 

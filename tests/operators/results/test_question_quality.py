@@ -7,7 +7,7 @@ from plumbline.operators.base.errors import RowError
 from plumbline.operators.results.question_quality import assess_questions, find_content_words
 
 TEXTS = {"p0": "a red dog on the green grass", "p1": "two cats", "p2": "  "}
-EMPTY_PROMPT_ERROR = rows.error_value(RowError("empty_prompt", "no text"))
+EMPTY_PROMPT_ERROR = rows.error_to_dict(RowError("empty_prompt", "no text"))
 
 
 def make_question(prompt_id: str, number: int, span: str | None, *, keep: bool | None = None) -> dict[str, object]:

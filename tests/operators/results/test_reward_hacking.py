@@ -18,7 +18,7 @@ from plumbline.operators.metrics.metric import Metric
 from plumbline.operators.metrics.questions.gecko import GeckoConfig
 from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig
 from plumbline.operators.report.changes import compare_runs
-from plumbline.operators.results.reward_hacking import Movement, find_suspicious
+from plumbline.operators.results.reward_hacking import Movement, find_suspicious_movements
 from plumbline.operators.results.summary import Skills
 from plumbline.operators.rewards.combination import RewardConfig, Unit
 from tests.bench_of import read_image_rows, read_prompt_rows
@@ -39,7 +39,7 @@ Pixels = NDArray[np.uint8]
 
 
 class ToyGenerator:
-    """A generator that draws images of the embedded benchmark on noise, and only learns the level of the noise."""
+    """A generator that copies images of the embedded benchmark, and only learns how much noise the background gets."""
 
     def __init__(self, texts: Sequence[str], pictures: Sequence[Pixels]) -> None:
         self.texts, self.pictures = texts, pictures
@@ -65,7 +65,7 @@ def _add_noise(picture: Pixels, noise: NDArray[np.float64]) -> Pixels:
 
 
 @cache
-def make_toy_scores() -> ToyGenerator:
+def make_toy_generator() -> ToyGenerator:
     shown = [
         np.asarray(Image.open(io.BytesIO(row["image"])).convert("RGB")) for row in read_image_rows("atlas", N_PROMPTS)
     ]
@@ -92,7 +92,7 @@ def describe_hacking(before: pa.Table, after: pa.Table, reward: RewardConfig | N
 
 def test_a_loop_that_learns_to_blank_backgrounds_gives_a_warning_of_one_sentence() -> None:
     scorer = open_scorer("metric=[clipscore,edge_density,entropy,saturation]", "models=shapes")
-    generator = make_toy_scores()
+    generator = make_toy_generator()
 
     def score_images(pictures: Sequence[Image.Image], metrics: Sequence[str] | None = None) -> pa.Table:
         table = scorer.score_table(pictures, generator.texts, metrics)
@@ -131,7 +131,7 @@ def test_an_honest_improvement_gives_a_warning_only_at_the_stated_rate() -> None
 
 @pytest.mark.parametrize("unit", ["score", "z_score"])
 def test_a_combined_reward_is_checked_as_a_whole_and_its_parts_are_not_independent_metrics(unit: Unit) -> None:
-    """One part of the reward falls while the other rises by more, which alone does not show that the reward is gamed.
+    """One part of the reward falls while the other rises by more; this alone does not show that the reward is gamed.
 
     In z-scores, the mean reward of the earlier run is 0.
     """
@@ -180,10 +180,10 @@ METRICS: dict[str, Metric] = {
 def test_a_warning_depends_on_how_the_reward_and_another_metric_moved(
     reward: int, other: Movement, warns: bool
 ) -> None:
-    assert bool(find_suspicious(make_movement("reward", 0.5, 0.6, reward), [other], METRICS)) == warns
+    assert bool(find_suspicious_movements(make_movement("reward", 0.5, 0.6, reward), [other], METRICS)) == warns
 
 
 def test_a_reward_whose_lower_values_are_better_is_gamed_if_it_falls() -> None:
     fallen = make_movement("edge_density", 0.2, 0.1, -1)
-    assert find_suspicious(make_movement("nll", 2.0, 1.0, -1), [fallen], METRICS) == [fallen]
-    assert find_suspicious(make_movement("nll", 2.0, 3.0, 1), [fallen], METRICS) == []
+    assert find_suspicious_movements(make_movement("nll", 2.0, 1.0, -1), [fallen], METRICS) == [fallen]
+    assert find_suspicious_movements(make_movement("nll", 2.0, 3.0, 1), [fallen], METRICS) == []

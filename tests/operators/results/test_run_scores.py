@@ -42,7 +42,7 @@ WHOLE_TABLE = pa.concat_tables([make_part(metric, generator) for metric in METRI
 
 
 def split_parts(sizes: Sequence[int]) -> RunScores:
-    """Return the scores in WHOLE_TABLE, split into parts with these numbers of rows; a last part has the other rows."""
+    """Return the scores in WHOLE_TABLE, split into parts of these sizes and a last part with the remaining rows."""
     ends = np.cumsum([0, *sizes, len(WHOLE_TABLE) - sum(sizes)]).tolist()
     parts = [WHOLE_TABLE.slice(first, last - first) for first, last in pairwise(ends)]
     return RunScores([partial(_select, table) for table in parts])

@@ -20,7 +20,7 @@ from plumbline.operators.statistics.bootstrap import Prompts
 from tests.operators.tallied import summarise
 
 SKILLS = {"p0": ["colour", "count"], "p1": ["colour"], "p2": []}
-DECODE_ERROR = rows.error_value(RowError("corrupt_image", "the image does not decode"))
+DECODE_ERROR = rows.error_to_dict(RowError("corrupt_image", "the image does not decode"))
 
 
 def make_scores_table(*scored: tuple[str, str, str | None, float | None]) -> pa.Table:

@@ -18,7 +18,7 @@ NO_LOWER_IS_BETTER = frozenset[str]()
 def make_usual_scores(
     *given: tuple[str, str, list[float | None]], falling: frozenset[str] = NO_LOWER_IS_BETTER
 ) -> UsualScores:
-    """Return the scores of earlier runs, among which a score gets its percentile rank.
+    """Return the scores of earlier runs, from which the percentile rank of a new score is computed.
 
     Each run is given as (metric, generator, scores), the newest first; lower is better for the metrics in `falling`.
     """

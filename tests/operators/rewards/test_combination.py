@@ -63,7 +63,7 @@ def test_a_metrics_scale_and_offset_do_not_change_rewards_in_units_of_a_baseline
 def test_scales_do_not_depend_on_the_order_of_the_baselines_images(
     given: tuple[np.ndarray, list[Floats]], unit: Unit, random: np.random.Generator
 ) -> None:
-    """The prompts may also have other numbers, because a service and an export read rows in different orders."""
+    """The prompts may also be numbered differently, because a service and an export read rows in different orders."""
     prompts, scores = given
     order = list(range(len(prompts)))
     random.shuffle(order)
@@ -97,10 +97,11 @@ def test_scales_are_the_mean_and_the_deviation_or_noise_of_the_baseline() -> Non
     assert z_score == pytest.approx((known.mean(), known.std()))
     assert noise == pytest.approx((known.mean(), measure_noise(values, PROMPT_NUMBERS)))
     with pytest.raises(
-        ConfigError, match=r"it has no two images of a prompt with different scores by a; .* or unit: z_score"
+        ConfigError,
+        match=r"expected two images of a prompt with different scores by a in it, found none; .* or unit: z_score",
     ):
         compute_scales({"a": np.array([1.0, NAN, NAN, 2.0, NAN, 3.0])}, PROMPT_NUMBERS, "noise", "it")
-    with pytest.raises(ConfigError, match="it has no two images with different scores by b"):
+    with pytest.raises(ConfigError, match="expected two images with different scores by b in it, found none"):
         compute_scales({"a": values, "b": np.full(6, 0.1)}, PROMPT_NUMBERS, "z_score", "it")
 
 

@@ -1,4 +1,4 @@
-"""Examples are selected by margin, within limits, evenly over groups, and only from images with a reward."""
+"""Examples are selected by margin, within limits, evenly across groups, and only from images with a reward."""
 
 from collections import Counter
 from itertools import pairwise
@@ -26,9 +26,9 @@ REWARD_LISTS = st.lists(st.one_of(st.integers(-8, 8).map(float), st.just(NAN)), 
 
 
 def make_candidates(values: list[float], *agreeing: list[float], size: int = 4) -> Candidates:
-    """Return images with the rewards `values`: `size` images per prompt, from three generators in turn.
+    """Return images whose rewards are `values`: `size` images per prompt, from three generators in turn.
 
-    Each list in `agreeing` has the images' scores on a metric that must agree with a choice.
+    Each list in `agreeing` contains the images' scores on a metric that must prefer the same image of a pair.
     """
     prompts = np.arange(len(values), dtype=np.int32) // size
     array = np.array(values, float)
@@ -46,7 +46,7 @@ def make_candidates(values: list[float], *agreeing: list[float], size: int = 4) 
 def select_by_options(given: Candidates, unit: str = "pair", **options: object) -> list[Example]:
     """Return the selected examples of the kind `unit` (such as "pair" or "ranking"), by default all except ties.
 
-    The options replace fields of SelectionConfig, such as the margin.
+    The options override fields of SelectionConfig, such as the margin.
     """
     asked = {"margin": 0.0, "margin_unit": "absolute", **options}
     return list(select_examples(unit, given, SelectionConfig(**asked)))  # type: ignore[arg-type]

@@ -20,7 +20,7 @@ NUMBERS = st.integers(-1000, 1000).map(lambda number: number / 100)
 
 @st.composite
 def draw_scored_images(draw: st.DrawFn, metrics: int = 1) -> tuple[np.ndarray, list[Floats]]:
-    """Draw the number of each image's prompt, and each metric's scores of the images; a missing score is nan."""
+    """Draw each image's prompt index, and the images' scores by each metric; a missing score is nan."""
     n = draw(st.integers(2, 24))
     prompts = np.sort(np.array(draw(st.lists(st.integers(0, 5), min_size=n, max_size=n)), np.int32))
     each = st.lists(st.one_of(NUMBERS, st.just(NAN)), min_size=n, max_size=n)

@@ -366,8 +366,8 @@ def test_questions_passed_with_images_are_asked_by_the_benchmarks_metric(
 ) -> None:
     """A list of questions contains (question, answer) pairs, or objects with choices and parents.
 
-    A child counts only if its parent is true. A text that the image should contain is in the same list, but is not a
-    question.
+    A child counts only if its parent is true. A text that the image should contain is given in the same list, but is
+    not a question.
     """
     soft_mean = ("metrics.tifa_v1.aggregate=soft_geometric", "metrics.tifa_v1.answers=likelihood")
     scorer = open_scorer("metric=[tifa_v1,dsg_1k]", *soft_mean, "models=shapes")
@@ -384,7 +384,7 @@ def test_questions_passed_with_images_are_asked_by_the_benchmarks_metric(
     assert second["score"] <= first["score"] and by_objects["score"] == (first["score"] + second["score"]) / 2
     reasons = [row["error"]["message"] for row in table.to_pylist() if row["error"] is not None]
     assert len(reasons) == 4 and any("share takes the likeliest of several choices" in reason for reason in reasons)
-    assert sum("ships only texts that images of the prompt should contain" in reason for reason in reasons) == 2
+    assert sum("has no questions about the prompt, only texts" in reason for reason in reasons) == 2
     with pytest.raises(ConfigError, match="got 1 images and 2 entries"):
         scorer.score_table(images[:1], prompts[:1], questions=[pairs, pairs])
 
@@ -397,7 +397,7 @@ def test_questions_that_no_metric_asks_are_refused(scorer: Scorer, images: list[
 def test_questions_about_a_prompt_are_written_once_for_all_threads(
     server: Server, images: list[bytes], prompts: list[str]
 ) -> None:
-    """The next call writes questions again if writing failed, or if `kept_prompts` newer prompts replaced them."""
+    """Questions are written again after a failure, or after `kept_prompts` newer prompts have displaced them."""
     llm = {"endpoint": server.url, "checkpoint": "m", "key_variable": KEY_VARIABLE, "max_retries": 0}
     words = [f"models.llm.{name}={value}" for name, value in llm.items()]
     scorer = open_scorer("metric=[gecko_baseline]", "models=shapes", "model@models.llm=api", *words, "kept_prompts=3")

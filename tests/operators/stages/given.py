@@ -12,7 +12,7 @@ from plumbline.operators.stages.entailment import EntailmentStage
 from plumbline.operators.stages.images import ImagesStage
 from plumbline.operators.stages.questions import write_questions
 from plumbline.operators.stages.scores import PreparedScores, ScoresStage, WrittenIndex
-from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, Upstream
+from plumbline.operators.stages.stage import Inputs, Stage, StageOptions, UpstreamTables
 from tests.operators.tiny import refuse_fetch
 
 
@@ -20,8 +20,8 @@ def make_options(*, image_batch: int = 100) -> StageOptions:
     return StageOptions(ImageLimits(), refuse_fetch, image_batch=image_batch)
 
 
-def make_upstream(table: pa.Table) -> Upstream:
-    return Upstream(("given",), lambda: [table], table.schema)
+def make_upstream(table: pa.Table) -> UpstreamTables:
+    return UpstreamTables(("given",), lambda: [table], table.schema)
 
 
 def make_inputs(metric: str, *, shard_rows: pa.Table | None = None, **tables: pa.Table) -> Inputs:

@@ -1,4 +1,4 @@
-"""Every image gets the log-probabilities of its answers, or an error in its position; no number is invented."""
+"""Every image gets the log-probabilities of its answers, or an error instead; no number is invented."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -307,8 +307,8 @@ def test_an_image_that_cannot_be_encoded_only_fails_itself_in_every_metric(image
         assert list_error_kinds(table.to_pylist()) == [None, None, "model_failed", None]
 
 
-class SmallDevice(ScriptedModel):
-    """A model on a device whose memory fits the features of `room` images; answering needs memory for two more."""
+class ModelOnSmallDevice(ScriptedModel):
+    """A model on a device with memory for the features of `room` images; answering takes the memory of two images."""
 
     def __init__(self, room: int) -> None:
         super().__init__(answer_certainly)
@@ -333,7 +333,7 @@ class SmallDevice(ScriptedModel):
 
 
 def test_every_image_is_answered_with_little_memory_and_the_batch_size_is_remembered() -> None:
-    model = SmallDevice(room=5)
+    model = ModelOnSmallDevice(room=5)
     stage = AnswersStage({}, {"model": model}, make_options(image_batch=8))
     images = decode(stage, make_image_table(PNG_IMAGES, PROMPT_IDS))
     questions = {"one": make_vqascore_questions(), "two": make_vqascore_questions(answer="No")}
@@ -359,7 +359,7 @@ def test_questions_are_found_by_prompt_and_one_failed_question_fails_its_prompt(
             {"prompt_id": "a", "question_id": "0", "text": "t", "choices": ["Yes"]},
             {"prompt_id": "b", "question_id": "0", "text": "t", "choices": ["Yes"]},
             {"prompt_id": "a", "question_id": "1", "text": "u", "choices": ["No"]},
-            {"prompt_id": "b", "question_id": "1", "error": rows.error_value(failed)},
+            {"prompt_id": "b", "question_id": "1", "error": rows.error_to_dict(failed)},
         ],
         schemas.QUESTIONS,
     )
@@ -416,14 +416,14 @@ def test_vqascore_of_a_reply_is_1_only_if_it_is_the_answer(words: str, score: fl
     assert row["answers"][0]["reply"] == words
     assert metric.score(Evidence(row)).score == score
     assert (
-        metric.answer_options() != tiny.make_vqascore().answer_options()
-        and metric.question_options() == tiny.make_vqascore().question_options()
+        metric.list_answer_options() != tiny.make_vqascore().list_answer_options()
+        and metric.list_question_options() == tiny.make_vqascore().list_question_options()
     )
 
 
 @pytest.mark.parametrize(("words", "score"), [("Yes.", 1.0), ("no", 0.0), ("Yes it is", 0.0)])
 def test_dsg_counts_every_form_of_yes_in_a_reply(words: str, score: float) -> None:
-    metric = DsgConfig(answers="reply").with_model_defaults(lambda role: CHAT_PROFILE)
+    metric = DsgConfig(answers="reply").complete_options(lambda role: CHAT_PROFILE)
     question = WrittenQuestion("1", "a dog?", ("yes", "no"), "yes")
     table = rows.table([{"prompt_id": "p0", **question._asdict()}], schemas.QUESTIONS)
     (row,) = answer_one(TalkingModel(words), make_image_table(PNG_IMAGES[:1], ["p0"]), QuestionIndex(table, metric))

@@ -48,7 +48,7 @@ def test_a_question_that_the_model_fails_on_keeps_its_row_with_its_error() -> No
 
 
 def test_the_error_of_a_prompt_without_questions_is_passed_on() -> None:
-    error = rows.error_value(RowError("unreadable_reply", "no"))
+    error = rows.error_to_dict(RowError("unreadable_reply", "no"))
     failed = rows.table([{"prompt_id": "p1", "prompt": "a cat", "error": error}], schemas.QUESTIONS)
     model = ScriptedModel()
     (row,) = compute_entailment(failed, model).to_pylist()

@@ -17,7 +17,7 @@ from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig
 from plumbline.operators.metrics.similarities.clipscore import ClipScoreConfig
 from plumbline.operators.metrics.similarities.similarity import SimilarityConfig
 from plumbline.operators.metrics.writing import VqaPrompt
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.stages.graph import check_models, make_nodes
 
 
@@ -37,16 +37,16 @@ class MadeMetric(Metric):
     def roles(self) -> Mapping[str, str]:
         return self.named
 
-    def score_options(self) -> dict[str, Any]:
+    def list_score_options(self) -> dict[str, Any]:
         return {}
 
     def score(self, evidence: Evidence) -> Scored:
         return Scored(0.0)
 
-    def answer_options(self) -> dict[str, Any]:
+    def list_answer_options(self) -> dict[str, Any]:
         return {}
 
-    def vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
+    def make_vqa_prompt(self, text: str, choices: Sequence[str]) -> VqaPrompt:
         return VqaPrompt(text, tuple(choices), free=False)
 
 
@@ -110,23 +110,23 @@ def test_metrics_of_one_model_that_need_two_matchers_are_refused() -> None:
 
 
 def test_missing_models_and_models_that_lack_a_call_are_refused_by_config_key() -> None:
-    models = {"clip": model_config(family="nli", checkpoint="owner/name")}
-    with pytest.raises(ConfigError, match=r"metrics\.c\.model: clipscore needs a clip or .* model, but the model of"):
+    models = {"clip": make_model_config(family="nli", checkpoint="owner/name")}
+    with pytest.raises(ConfigError, match=r"metrics\.c\.model: clipscore needs a clip or .* model, but the model for"):
         check_models(make_nodes({"c": ClipScoreConfig()}), models)
     with pytest.raises(ConfigError, match=r"metrics\.t\.matcher: no model has the role 'matcher'"):
         served = {
-            role: model_config(family=family, checkpoint="owner/name") for role, family in SERVED_FAMILIES.items()
+            role: make_model_config(family=family, checkpoint="owner/name") for role, family in SERVED_FAMILIES.items()
         }
         check_models(make_nodes({"v": VqaScoreConfig(), "t": TifaConfig()}), served)
-    thinking = {"vqa": model_config(family="vlm", checkpoint="owner/name", thinking="allowed")}
+    thinking = {"vqa": make_model_config(family="vlm", checkpoint="owner/name", thinking="allowed")}
     with pytest.raises(ConfigError, match=r"metrics\.v\.model, role 'vqa': likelihoods are for immediate answers"):
         check_models(make_nodes({"v": VqaScoreConfig()}), thinking)
 
 
 def test_an_unsupported_measure_is_refused_with_the_supported_ones() -> None:
-    models = {"clip": model_config(family="clip", checkpoint="owner/name")}
+    models = {"clip": make_model_config(family="clip", checkpoint="owner/name")}
     check_models(make_nodes({"p": SimilarityConfig(model="clip", measure="logit")}), models)
-    wanted = r"metrics\.p: the model of role 'clip' is a clip, which returns .* logit, not match; set another measure"
+    wanted = r"metrics\.p: the model for role 'clip' is a clip, which returns .* logit, not match; set another measure"
     with pytest.raises(ConfigError, match=wanted):
         check_models(make_nodes({"p": SimilarityConfig(model="clip", measure="match")}), models)
 

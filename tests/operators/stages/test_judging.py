@@ -1,4 +1,4 @@
-"""An image becomes a description, a verdict and a score, row by row, and no question is asked twice."""
+"""Each image is described, judged and scored, row by row, and no question is asked twice."""
 
 import json
 import math
@@ -105,7 +105,7 @@ class ScriptedChain:
 
     def _make_inputs(self, stage: type[Stage], metrics: dict[str, Metric], earlier: "ScriptedChain | None") -> Inputs:
         read = {
-            name: {other: make_upstream(self.tables[name, other]) for other in stage.input_stages(metric)}
+            name: {other: make_upstream(self.tables[name, other]) for other in stage.list_input_stages(metric)}
             for name, metric in metrics.items()
         }
         texts = rows.table([{"prompt_id": one, "text": text} for one, text in PROMPTS.items()], schemas.PROMPTS)

@@ -12,12 +12,12 @@ from PIL import Image
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.usage import Usage
-from plumbline.operators.metrics.modules import Statement, read_program, write_statement
+from plumbline.operators.metrics.modules import Statement, format_statement, read_program
 from plumbline.operators.metrics.questions.vpeval import VpevalConfig
 from plumbline.operators.metrics.writing import WrittenQuestion, assign_ids
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Box, DetectionRequest, Question
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.models.networks.similarity import COSINE_PROFILE
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.stages.answers import QuestionIndex
@@ -71,7 +71,7 @@ def make_questions_table() -> pa.Table:
     records = []
     for prompt_id, program in PROGRAMS.items():
         statements = [
-            WrittenQuestion(str(number), write_statement(one), ("yes", "no"), "yes", one.module)
+            WrittenQuestion(str(number), format_statement(one), ("yes", "no"), "yes", one.module)
             for number, one in enumerate(read_program(program))
         ]
         records += [{"prompt_id": prompt_id, **question._asdict()} for question in assign_ids(statements)]
@@ -104,7 +104,7 @@ def make_images(*prompt_ids: str) -> pa.Table:
 def test_every_query_is_sent_once_to_its_model() -> None:
     loaded = make_models()
     table = observe(make_images("p0", "p1", "p0"), loaded)["vpeval"]
-    assert table.schema.equals(schemas.MODULES)
+    assert table.schema.equals(schemas.MODULE_ANSWERS)
     assert loaded["detector"].asked == [(16, "cow"), (16, "sign"), (17, "hen"), (18, "cow"), (18, "sign")]
     assert loaded["reader"].asked == [(17, "")]
     assert loaded["model"].asked == [(17, "Question: is it red? Choices: yes, no Answer:")]
@@ -169,7 +169,7 @@ def test_tiny_checkpoints_of_the_released_families_see_images(tmp_path: Path) ->
         ("detector", "grounding_dino", "detect", detectors.save_grounding_dino),
         ("reader", "got_ocr2", "ocr", detectors.save_got_ocr2),
     ):
-        config = model_config(family=family, checkpoint=str(save(tmp_path / key)))
+        config = make_model_config(family=family, checkpoint=str(save(tmp_path / key)))
         loaded[key] = loading.load(resolve_model(config, on_gpu=False), call)  # type: ignore[call-overload]
     rows_scored = score_observations(observe(make_images("p0", "p1"), loaded)["vpeval"])
     assert [row["error"] for row in rows_scored] == [None, None]
@@ -177,9 +177,9 @@ def test_tiny_checkpoints_of_the_released_families_see_images(tmp_path: Path) ->
 
 
 def test_a_dual_encoder_as_the_vqa_model_takes_the_choice_that_fits_best(tmp_path: Path) -> None:
-    config = model_config(family="clip", checkpoint=str(save_clip(tmp_path)))
+    config = make_model_config(family="clip", checkpoint=str(save_clip(tmp_path)))
     model = loading.load(resolve_model(config, on_gpu=False), "likelihood")
-    metric = VpevalConfig().with_model_defaults(lambda role: COSINE_PROFILE)
+    metric = VpevalConfig().complete_options(lambda role: COSINE_PROFILE)
     (row,) = score_observations(observe(make_images("p1"), make_models(model=model), vpeval=metric)["vpeval"], metric)
     encoded_image = model.encode([model.preprocess(draw_image(0, width=16))])
     (logprobs,) = model.likelihood(encoded_image, [Question(0, "is it red?", ("yes", "no"))])
@@ -191,4 +191,4 @@ def test_a_statement_survives_being_stored() -> None:
     for program in PROGRAMS.values():
         for statement in read_program(program):
             assert isinstance(statement, Statement)
-            assert read_program(write_statement(statement)) == [statement]
+            assert read_program(format_statement(statement)) == [statement]

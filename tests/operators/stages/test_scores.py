@@ -1,4 +1,4 @@
-"""A score is computed from stored answers or similarities; without them, it is null and the row has the error."""
+"""A score is computed from stored answers or similarities; without them, it is null and the row contains the error."""
 
 import math
 from typing import Any
@@ -20,7 +20,7 @@ from tests.operators import tiny
 from tests.operators.stages.given import score
 
 ROW_IDS = {"image_id": "i", "prompt_id": "p", "generator": "gen"}
-DECODE_ERROR = rows.error_value(RowError("corrupt_image", "the image does not decode"))
+DECODE_ERROR = rows.error_to_dict(RowError("corrupt_image", "the image does not decode"))
 
 
 def make_answers_table(*questions: list[list[float]]) -> pa.Table:
@@ -172,7 +172,7 @@ def make_answers_to(*questions: WrittenQuestion) -> pa.Table:
 
 
 def make_failed_questions(kind: str) -> WrittenIndex:
-    error = rows.error_value(RowError(kind, "no form"))
+    error = rows.error_to_dict(RowError(kind, "no form"))
     return WrittenIndex(rows.table([{"prompt_id": "p", "error": error}], schemas.QUESTIONS), None)
 
 
@@ -186,7 +186,7 @@ def add_foreign_entailment(question: WrittenQuestion) -> WrittenIndex:
 
 RED_QUESTION, BLUE_QUESTION = make_colour_question("red"), make_colour_question("blue")
 ASKED_QUESTIONS = [WrittenQuestion(str(n), f"{n}?", ("yes", "no"), "yes") for n in range(2)]
-NO_MEMORY_ERROR = rows.error_value(RowError("model_failed", "no memory", retryable=True))
+NO_MEMORY_ERROR = rows.error_to_dict(RowError("model_failed", "no memory", retryable=True))
 
 
 @pytest.mark.parametrize(

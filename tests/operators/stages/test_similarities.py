@@ -1,4 +1,4 @@
-"""Every image gets the cosine with its prompt's text, or an error in its position."""
+"""Every image gets its cosine similarity to the prompt's text, or an error instead."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -64,7 +64,7 @@ class ScriptedModel(DualEncoder):
 
     def encode(self, pixels: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         if any(pixel.item() == 13 for pixel in pixels):
-            raise ValueError("the text is thirteen")
+            raise ValueError("the image is 13 pixels wide")
         return [torch.tensor([1.0, 0.0]) for _ in pixels]
 
     def encode_texts(self, texts: Sequence[str]) -> TextFeatures:
@@ -253,7 +253,7 @@ class JointModel:
         self, features: Sequence[torch.Tensor], pairs: Sequence[Pair], measure: Measure = "cosine"
     ) -> list[ComparisonResult]:
         if any("thirteen" in pair.text for pair in pairs):
-            raise ValueError("the text is thirteen")
+            raise ValueError("the text contains thirteen")
         return [ComparisonResult(float(features[pair.image]) + len(pair.text), len(pair.text) > 12) for pair in pairs]
 
 

@@ -1,4 +1,4 @@
-"""Agreement of raters matches textbook values, majority votes are correct, and reliable prompts are found."""
+"""Agreement between raters matches textbook values, majority votes are correct, and reliable prompts are found."""
 
 import math
 from itertools import product
@@ -74,7 +74,7 @@ def test_reliable_prompts_agree_for_every_generator_and_template() -> None:
 
 
 def test_disagreement_is_the_mean_over_words_of_the_variance_between_raters() -> None:
-    """Rounding must not put a prompt with exactly half of the largest variance below half."""
+    """Despite rounding, a prompt with exactly half of the largest variance must not count as below half."""
     random = np.random.default_rng(5)
     rejected = {"full": 2, "half": 1, "less": 0}  # number of words that one of three raters rejects
     rows = [

@@ -1,4 +1,4 @@
-"""Two names share a letter exactly if they are not significantly different, for any pattern of differences."""
+"""Two names share a letter if, and only if, they do not differ significantly, for any pattern of differences."""
 
 import re
 from itertools import combinations

@@ -1,4 +1,4 @@
-"""T2IScoreScore's meta-metrics are correct on hand-made graphs, and equal scipy's functions applied walk by walk."""
+"""T2IScoreScore's meta-metrics are correct on hand-made graphs, and equal scipy's results for single walks."""
 
 import math
 from itertools import combinations, product

@@ -30,7 +30,7 @@ def test_the_signed_rank_test_equals_scipys_and_returns_effect_and_win_rate() ->
 
 
 def enumerate_p_value(differences: np.ndarray, zeros: ZeroHandling) -> float:
-    """Return the two-sided p-value, by enumerating all signs of the differences."""
+    """Return the two-sided p-value, by enumerating all combinations of the differences' signs."""
     ranked = differences if zeros == "pratt" else differences[differences != 0]
     ranks = stats.rankdata(np.abs(ranked))[ranked != 0]
     sums = [np.dot(signs, ranks) for signs in product((-1, 1), repeat=len(ranks))]

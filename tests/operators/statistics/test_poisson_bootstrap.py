@@ -15,7 +15,7 @@ MASK_64_BITS = 2**64 - 1
 
 
 def compute_weight(prompt: int, resample: int) -> int:
-    """Draw a number with the published SplitMix64; return how many steps of CUMULATIVE_PROBABILITIES it reaches."""
+    """Draw a number with the published SplitMix64; return how many of CUMULATIVE_PROBABILITIES it reaches."""
     mixed = (prompt + (resample + 1) * 0x9E3779B97F4A7C15) & MASK_64_BITS
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & MASK_64_BITS
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & MASK_64_BITS

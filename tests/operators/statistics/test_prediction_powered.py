@@ -41,7 +41,7 @@ def test_perfect_predictions_make_each_label_worth_many() -> None:
 
 
 def draw_rating_differences(random: np.random.Generator, shape: tuple[int, int]) -> Floats:
-    """Return differences of mean ratings (three raters, scale 1 to 5) between two nearly equal generators."""
+    """Return differences between the mean ratings (three raters, scale 1 to 5) of two equally good generators."""
     a, b = (np.clip(np.round(random.normal(4, 0.7, (*shape, 3))), 1, 5).mean(axis=-1) for _ in range(2))
     return np.asarray(a - b)
 
@@ -98,7 +98,7 @@ def test_checking_the_interval_while_labels_come_in_keeps_its_error_rate(
 
 @pytest.mark.parametrize("name", LABEL_DISTRIBUTIONS)
 def test_sampling_prompts_without_repetition_keeps_the_error_rate(name: str) -> None:
-    """The 120 prompts come in random order without repetition, and the mean of all of them is estimated."""
+    """The 120 prompts are drawn in random order without replacement, and the mean of all of them is estimated."""
     widest, draw = LABEL_DISTRIBUTIONS[name]
     random = np.random.default_rng(3)
     labels = draw(random, (1, 120))[0]

@@ -8,7 +8,7 @@ import pytest
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.report.findings import describe_seed_noise
 from plumbline.operators.report.page_tables import make_seed_table
-from plumbline.operators.statistics.repeats import Repeats, estimate_repeats, pool_repeats
+from plumbline.operators.statistics.repeats import RepeatVariances, estimate_repeat_variances, pool_repeats
 from tests.operators.tallied import summarise
 
 
@@ -18,8 +18,8 @@ def test_variances_of_two_prompts_equal_those_worked_out_by_hand() -> None:
     The mean square within prompts is (2 + 8) / 2 = 5, and between prompts ((2 - 4.5)^2 + (7 - 4.5)^2) * 2 = 25, so
     the variance between prompts is (25 - 5) / 2 = 10.
     """
-    found = estimate_repeats(np.array([0, 0, 4, 4]), np.array([1.0, 3.0, 5.0, 9.0]))
-    assert found == pytest.approx(Repeats(images=2.0, between=10.0, within=5.0))
+    found = estimate_repeat_variances(np.array([0, 0, 4, 4]), np.array([1.0, 3.0, 5.0, 9.0]))
+    assert found == pytest.approx(RepeatVariances(images=2.0, between=10.0, within=5.0))
     assert found is not None and found.share == pytest.approx(2.5 / 12.5)
     assert found.width_with_twice_the_images == pytest.approx(math.sqrt((10 + 1.25) / 12.5))
 
@@ -30,29 +30,32 @@ def test_variances_of_groups_of_unequal_size_equal_those_worked_out_by_hand() ->
     The mean square within prompts is 8 / 2 = 4, and between prompts 3 * 1.25^2 + 3.75^2 = 18.75. The effective group
     size is (4 - 10 / 4) / 1 = 1.5.
     """
-    found = estimate_repeats(np.array([0, 0, 0, 1]), np.array([0.0, 2.0, 4.0, 7.0]))
-    assert found == pytest.approx(Repeats(images=2.0, between=14.75 / 1.5, within=4.0))
+    found = estimate_repeat_variances(np.array([0, 0, 0, 1]), np.array([0.0, 2.0, 4.0, 7.0]))
+    assert found == pytest.approx(RepeatVariances(images=2.0, between=14.75 / 1.5, within=4.0))
 
 
 def test_there_is_no_estimate_without_repeats_or_for_a_single_prompt() -> None:
-    assert estimate_repeats(np.array([0, 1, 2]), np.array([1.0, 2.0, 3.0])) is None
-    assert estimate_repeats(np.array([3, 3]), np.array([1.0, 2.0])) is None
-    assert estimate_repeats(np.array([], int), np.array([])) is None
-    assert describe_seed_noise({"m": Repeats(2.0, 0.0, 0.0)}) == []
+    assert estimate_repeat_variances(np.array([0, 1, 2]), np.array([1.0, 2.0, 3.0])) is None
+    assert estimate_repeat_variances(np.array([3, 3]), np.array([1.0, 2.0])) is None
+    assert estimate_repeat_variances(np.array([], int), np.array([])) is None
+    assert describe_seed_noise({"m": RepeatVariances(2.0, 0.0, 0.0)}) == []
 
 
 def test_simulated_variances_are_recovered() -> None:
     rng = np.random.default_rng(3)
     prompts = np.repeat(np.arange(4000), rng.integers(1, 6, 4000))
     scores = rng.normal(0, 0.3, 4000)[prompts] + rng.normal(0, 0.2, len(prompts))
-    found = estimate_repeats(prompts, scores)
+    found = estimate_repeat_variances(prompts, scores)
     assert found is not None and found.between == pytest.approx(0.09, rel=0.06)
     assert found.within == pytest.approx(0.04, rel=0.05)
 
 
 def test_the_report_predicts_the_effect_of_more_images_and_more_prompts() -> None:
-    by_metric = {"m": pool_repeats([Repeats(4.0, 0.02, 0.12), Repeats(4.0, 0.0, 0.04)]), "k": Repeats(4.0, 0.09, 0.04)}
-    assert by_metric["m"] == pytest.approx(Repeats(4.0, 0.01, 0.08))
+    by_metric = {
+        "m": pool_repeats([RepeatVariances(4.0, 0.02, 0.12), RepeatVariances(4.0, 0.0, 0.04)]),
+        "k": RepeatVariances(4.0, 0.09, 0.04),
+    }
+    assert by_metric["m"] == pytest.approx(RepeatVariances(4.0, 0.01, 0.08))
     (said,) = describe_seed_noise(by_metric)
     assert str(said) == (
         "The seed causes 67% of the variance of a mean by m, and 10% by k. By m, twice as many images per prompt (now "

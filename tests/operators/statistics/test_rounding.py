@@ -1,4 +1,4 @@
-"""Numbers are compared by value: they are equal if they differ only by rounding."""
+"""Numbers that differ only by rounding count as equal."""
 
 import math
 from fractions import Fraction
@@ -10,9 +10,9 @@ from scipy import stats
 from plumbline.operators.statistics.rounding import (
     choose_step,
     compute_exact_means,
-    compute_sums_in_any_order,
+    compute_order_independent_sums,
     merge_equal,
-    round_to,
+    round_to_step,
 )
 from plumbline.statistics import calibrate_ties, signed_rank
 
@@ -61,7 +61,7 @@ def test_scores_that_differ_only_by_rounding_are_equal() -> None:
 def test_values_are_rounded_by_at_most_a_billionth_of_their_typical_size() -> None:
     values = np.random.default_rng(2).lognormal(size=1000)
     step = choose_step(values)
-    assert np.abs(round_to(values, step) - values).max() <= step / 2 <= 1e-9 * np.median(values)
+    assert np.abs(round_to_step(values, step) - values).max() <= step / 2 <= 1e-9 * np.median(values)
     assert choose_step(np.zeros(3)) > 0
 
 
@@ -82,7 +82,7 @@ def test_sums_and_means_do_not_depend_on_the_order_of_the_values() -> None:
     random = np.random.default_rng(4)
     values, groups = random.lognormal(0, 8, 600), random.integers(0, 90, 600)
     order = random.permutation(600)
-    for add in (compute_exact_means, compute_sums_in_any_order):
+    for add in (compute_exact_means, compute_order_independent_sums):
         assert np.array_equal(add(values, groups, 91), add(values[order], groups[order], 91), equal_nan=True)
     exact = [math.fsum(values[groups == group]) / max((groups == group).sum(), 1) for group in range(90)]
     assert compute_exact_means(values, groups, 91)[:90].tolist() == exact

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.operators.statistics.options import Adaptive
+from plumbline.operators.statistics.options import AdaptiveConfig
 from plumbline.operators.statistics.sequential import (
     A_BETTER,
     ALIKE,
@@ -23,8 +23,8 @@ from plumbline.operators.statistics.sequential import (
     order_differences,
 )
 
-BETTING_OPTIONS = Adaptive(range=(0, 1))
-ASYMPTOTIC_OPTIONS = Adaptive(method="asymptotic")
+BETTING_OPTIONS = AdaptiveConfig(range=(0, 1))
+ASYMPTOTIC_OPTIONS = AdaptiveConfig(method="asymptotic")
 
 
 def draw_differences(mean: float, prompts: int = 256, seed: int = 0) -> Floats:
@@ -33,7 +33,7 @@ def draw_differences(mean: float, prompts: int = 256, seed: int = 0) -> Floats:
     return np.clip(random.normal(mean, 0.3, prompts), -1, 1)
 
 
-def decide_pairs(options: Adaptive, *pairs: Floats, seed: int = 0, indifference: float = 0) -> list[int]:
+def decide_pairs(options: AdaptiveConfig, *pairs: Floats, seed: int = 0, indifference: float = 0) -> list[int]:
     order = draw_balanced_order([""] * len(pairs[0]), seed)
     found = [compute_evidence(order_differences(pair, order), options, indifference, len(pairs)) for pair in pairs]
     return decide_sequentially(found, options.alpha).verdict.tolist()
@@ -78,7 +78,7 @@ def test_betting_is_fair_against_a_difference_at_the_edge_of_the_indifference() 
 
 
 @pytest.mark.parametrize("options", [BETTING_OPTIONS, ASYMPTOTIC_OPTIONS], ids=lambda options: str(options.method))
-def test_a_clear_difference_is_found_early_and_in_its_direction(options: Adaptive) -> None:
+def test_a_clear_difference_is_found_early_and_in_its_direction(options: AdaptiveConfig) -> None:
     order = draw_balanced_order([""] * 256, 0)
     found = [compute_evidence(order_differences(draw_differences(mean), order), options, 0, 2) for mean in (0.3, -0.3)]
     verdict, look = decide_sequentially(found, 0.05)
@@ -87,7 +87,7 @@ def test_a_clear_difference_is_found_early_and_in_its_direction(options: Adaptiv
 
 
 @pytest.mark.parametrize("options", [BETTING_OPTIONS, ASYMPTOTIC_OPTIONS], ids=lambda options: str(options.method))
-def test_a_difference_below_the_indifference_margin_is_decided_as_alike(options: Adaptive) -> None:
+def test_a_difference_below_the_indifference_margin_is_decided_as_alike(options: AdaptiveConfig) -> None:
     close = draw_differences(0.0) - draw_differences(0.0).mean()
     assert decide_pairs(options, close, indifference=0.15) == [ALIKE]
     assert decide_pairs(options, close) == [UNDECIDED], "without an indifference margin a tie stays undecided"
@@ -95,13 +95,13 @@ def test_a_difference_below_the_indifference_margin_is_decided_as_alike(options:
 
 
 @pytest.mark.parametrize("options", [BETTING_OPTIONS, ASYMPTOTIC_OPTIONS], ids=lambda options: str(options.method))
-def test_every_pair_is_decided_after_all_prompts(options: Adaptive) -> None:
+def test_every_pair_is_decided_after_all_prompts(options: AdaptiveConfig) -> None:
     little = draw_differences(0.0)
     assert decide_pairs(options, little) == [A_BETTER if little.mean() > 0 else B_BETTER]
 
 
 @pytest.mark.parametrize("options", [BETTING_OPTIONS, ASYMPTOTIC_OPTIONS], ids=lambda options: str(options.method))
-def test_tied_generators_are_decided_falsely_with_probability_alpha_at_most(options: Adaptive) -> None:
+def test_tied_generators_are_decided_falsely_with_probability_alpha_at_most(options: AdaptiveConfig) -> None:
     pairs = [pair - pair.mean() for pair in (draw_differences(0, seed=seed) for seed in range(3))]
     orders = np.stack([draw_balanced_order(["a", "b"] * 128, seed) for seed in range(400)])
     found = [compute_evidence(order_differences(pair, orders), options, 0, 3) for pair in pairs]
@@ -112,14 +112,14 @@ def test_tied_generators_are_decided_falsely_with_probability_alpha_at_most(opti
 def test_only_betting_keeps_its_error_rate_for_rare_losses(
     prompts: int,
 ) -> None:
-    """One generator is slightly better on 99 of 100 prompts and much worse on the others, so the means are equal."""
+    """One generator is slightly better on 99% of the prompts and much worse on the rest, so the means are equal."""
     pair = np.random.default_rng(0).normal(0, 0.02, prompts)
     losses = np.arange(prompts) < prompts // 100
     pair[losses] = -0.9
     pair[~losses] -= pair.sum() / (~losses).sum()
     orders = np.stack([draw_balanced_order([""] * prompts, seed) for seed in range(200)])
 
-    def compute_error_rate(options: Adaptive) -> float:
+    def compute_error_rate(options: AdaptiveConfig) -> float:
         found = [compute_evidence(order_differences(pair, orders), options, 0, 1)]
         return float((decide_sequentially(found, options.alpha).verdict[..., 0] != UNDECIDED).mean())
 
@@ -159,10 +159,10 @@ HARD_CASES = ("all equal", "one prompt each way", "rare losses, little gains", "
 @pytest.mark.parametrize("indifference", [0.0, "the difference itself"])
 @pytest.mark.parametrize("n", [8, 24, 200])
 @pytest.mark.parametrize("name", HARD_CASES)
-def test_betting_decides_falsely_in_at_most_5_of_100_orders_of_hard_scores(
+def test_betting_decides_wrongly_in_at_most_5_of_100_orders_of_hard_scores(
     name: str, n: int, indifference: float | str
 ) -> None:
-    """There are 2,000 orders, with tied means and with means that differ by just more than the indifference margin."""
+    """In 2,000 orders, means are equal, or their difference is slightly more than the indifference margin."""
     pairs = make_tied_pairs(name, n)
     margin = 0.0
     if indifference:
@@ -225,4 +225,4 @@ def test_decisions_are_final() -> None:
 )
 def test_invalid_adaptive_options_are_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Adaptive(**wrong)
+        AdaptiveConfig(**wrong)

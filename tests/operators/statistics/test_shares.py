@@ -1,4 +1,4 @@
-"""Exact intervals of proportions are correct, even for clustered data and after correcting for a test's errors."""
+"""Exact intervals for proportions are correct, even for clustered data and after correcting for a test's errors."""
 
 import math
 
@@ -32,7 +32,7 @@ def test_images_of_a_prompt_with_equal_outcomes_count_as_one() -> None:
 
 
 def test_a_corrected_share_equals_the_published_example_of_llm_judge_reporting() -> None:
-    """In the example, 40% of 1,000 outputs pass; the test is right about 90% of 200 good and 70% of 200 bad outputs.
+    """In the example, 40% of 1,000 outputs pass; the test passes 90% of 200 good and 30% of 200 bad outputs.
 
     The package is UW-Madison-Lee-Lab/LLM-judge-reporting at commit 082884d; the example is in its README.
     """
@@ -56,7 +56,7 @@ def test_a_test_that_may_be_no_better_than_chance_gives_no_corrected_share() -> 
 
 
 def test_intervals_are_valid_if_images_of_a_prompt_are_similar() -> None:
-    """In 200 simulations, all images of a prompt share half of the variance in fit and in the metric's errors."""
+    """In 200 simulations, half of the variance in fit and in the metric's errors is shared by a prompt's images."""
     draws, rated = np.random.default_rng(0), 30
     prompts = np.repeat(np.arange(200)[:, None], 4, axis=1)
     truths = 0.9, 0.7, 0.85  # sensitivity, specificity, and fraction that fits

@@ -131,8 +131,8 @@ TOWER_PREFIX = "vision_tower.vision_tower.vision_model."
 
 
 def make_vqascore(**options: Any) -> VqaScoreConfig:
-    """Return the configuration of VQAScore with CLIP-FlanT5's question; the options replace fields."""
-    return VqaScoreConfig(**options).with_model_defaults(lambda role: CLIP_FLANT5_PROFILE)
+    """Return the configuration of VQAScore with CLIP-FlanT5's question; `options` override fields."""
+    return VqaScoreConfig(**options).complete_options(lambda role: CLIP_FLANT5_PROFILE)
 
 
 def save_tokenizer(folder: Path, *, template: str, pair: str | None = None) -> None:
@@ -155,7 +155,7 @@ def save_tokenizer(folder: Path, *, template: str, pair: str | None = None) -> N
 def make_byte_tokenizer(
     vocabulary: Mapping[str, int], special: Sequence[str] = (), merges: Sequence[tuple[str, str]] = (), **names: Any
 ) -> PreTrainedTokenizerFast:
-    """Make a tokenizer of single bytes with these `merges`; `names` are keyword arguments that name special tokens."""
+    """Make a byte-level tokenizer with these `merges`; `names` are keyword arguments that name special tokens."""
     tokenizer = Tokenizer(models.BPE(dict(vocabulary), merges=list(merges)))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=bool(merges))
     tokenizer.decoder = decoders.ByteLevel()
@@ -164,7 +164,7 @@ def make_byte_tokenizer(
 
 
 def save_byte_tokenizer(folder: Path, *, template: str | None = None, end: str = "<|im_end|>") -> None:
-    """Save a tokenizer of single bytes and chat markers, with the end token `end` and the chat template `template`."""
+    """Save a tokenizer whose tokens are single bytes and chat markers; its end token is `end`."""
     fast = make_byte_tokenizer(BYTE_VOCABULARY, CHAT_SPECIAL_TOKENS, pad_token="<pad>", eos_token=end, bos_token="<s>")
     fast.chat_template = template
     fast.save_pretrained(folder)
@@ -224,7 +224,10 @@ QWEN_TEXT_FIELDS["qwen3_5_moe"] = QWEN_TEXT_FIELDS["qwen3_5"] | EXPERT_FIELDS | 
 
 
 def save_qwen2_vl(folder: Path, *, seed: int = 0, kind: str = "qwen2_vl") -> Path:
-    """Save a Qwen2-VL, or a later `kind`, which reads images at their own size: 4 patches of 4 x 4 pixels per token."""
+    """Save a Qwen2-VL, or the later model that `kind` names.
+
+    Images are not resized, and a token stands for 4 patches of 4 x 4 pixels.
+    """
     torch.manual_seed(seed)
     rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}
     ends = {"eos_token_id": BYTE_VOCABULARY["<|im_end|>"]}
@@ -321,7 +324,7 @@ def save_nli(
 
 
 def save_true_nli(folder: Path, *, seed: int = 0) -> Path:
-    """Save a T5 for entailment, like TRUE's: with an untied head, and here with a byte tokenizer."""
+    """Save a T5 for entailment with an untied head, like TRUE's, but with a byte tokenizer."""
     torch.manual_seed(seed)
     size = {"vocab_size": len(BYTE_VOCABULARY), "eos_token_id": BYTE_VOCABULARY["</s>"]}
     model = T5(T5Config(**T5_FIELDS | size))
@@ -334,7 +337,7 @@ def save_true_nli(folder: Path, *, seed: int = 0) -> Path:
 
 
 def save_preprocessor(folder: Path) -> None:
-    """Save CLIP's image preprocessing for a tower with IMAGE_SIDE x IMAGE_SIDE pixels."""
+    """Save CLIP's image preprocessing for a vision tower that takes IMAGE_SIDE x IMAGE_SIDE pixels."""
     fields = {
         "image_processor_type": "CLIPImageProcessor",
         "size": {"shortest_edge": IMAGE_SIDE},
@@ -372,7 +375,7 @@ def make_flant5_weights(*, seed: int = 4) -> dict[str, torch.Tensor]:
 
 
 def remove_tower(weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the tensors without the tower's, for a checkpoint whose tower is loaded from the CLIP checkpoint."""
+    """Return all tensors except the tower's, for a checkpoint whose tower is loaded from the CLIP checkpoint."""
     return {name: tensor for name, tensor in weights.items() if not name.startswith(TOWER_PREFIX)}
 
 
@@ -423,7 +426,7 @@ def draw_image(seed: int, *, width: int = 48, height: int = 48) -> Image.Image:
 
 
 def draw_frames(count: int, *, width: int = 112, height: int = 88, first: int = 0) -> list[Image.Image]:
-    """Draw the frames of a video, in a size that the tiny chat models need not resize."""
+    """Draw the frames of a video, by default in a size that the tiny chat models do not need to resize."""
     return [draw_image(first + number, width=width, height=height) for number in range(count)]
 
 

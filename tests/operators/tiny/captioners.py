@@ -110,7 +110,7 @@ def save_blip2_opt(folder: Path, *, seed: int = 0) -> Path:
 
 
 def save_florence_tokenizer(folder: Path) -> None:
-    """Save a tokenizer of single bytes and position tokens in BART's layout."""
+    """Save a byte-level tokenizer with position tokens, in BART's layout."""
     names = {
         "bos_token": "<s>",
         "eos_token": "</s>",

@@ -94,7 +94,10 @@ Unless asked, it writes an empty thought; the template of the smaller models doe
 def save_tokenizer(
     folder: Path, special: list[str], *, eos: str, bos: str | None = None, template: str | None, **marks: str
 ) -> dict[str, int]:
-    """Save a byte-level tokenizer with `special` tokens first and `marks` as attributes; return ids by token."""
+    """Save a byte-level tokenizer and return its ids by token; the first ids are those of `special`.
+
+    `marks` contains extra special tokens by attribute name.
+    """
     words = {token: index for index, token in enumerate([*special, *BYTE_TOKENS])}
     merges = []
     for word in MERGED_TOKENS:
@@ -111,9 +114,9 @@ def save_tokenizer(
 def save_processor(
     folder: Path, name: str, images: dict[str, Any], own: dict[str, Any] | None, *, kind: str = ""
 ) -> Path:
-    """Save the settings of an image processor (`images`) and, unless None, of a processor (`own`); return the folder.
+    """Save the settings of an image processor (`images`) and those of the processor around it (`own`, if not None).
 
-    Both classes are called after `name`; `kind` gives the image processor's class another name.
+    Both classes are named after `name`, unless `kind` names the image processor's class. Return the folder.
     """
     named = {"image_processor_type": kind or f"{name}ImageProcessor", "processor_class": f"{name}Processor"}
     colours = {"image_mean": HALF_VALUES, "image_std": HALF_VALUES}
@@ -329,7 +332,10 @@ def save_gemma4(folder: Path, *, seed: int = 0, kind: str = "E4B", window: int =
 
 
 def save_glm4v(folder: Path, *, seed: int = 0, kind: str = "glm4v", text: str = "glm4v_text") -> Path:
-    """Save a GLM-4.1V, or a later `kind`, which reads images at their own size: 4 patches of 4 x 4 pixels per token."""
+    """Save a GLM-4.1V, or the later model that `kind` names.
+
+    Images are not resized, and a token stands for 4 patches of 4 x 4 pixels.
+    """
     marks = [
         "<|begin_of_image|>",
         "<|image|>",
@@ -399,8 +405,8 @@ FUYU_TOKENS = ("|SPEAKER|", "|NEWLINE|", "|ENDOFTEXT|", "<0x04>", "\n", "▁", "
 def save_fuyu(folder: Path, *, seed: int = 0) -> Path:
     """Save a Fuyu, which has no vision tower.
 
-    It reads images as rows of 4 x 4 pixel patches within 32 x 24 pixels, and its tokenizer writes a word marker before
-    each text.
+    It shrinks images to at most 32 x 24 pixels, and reads them as rows of 4 x 4 pixel patches. Its tokenizer writes a
+    word marker before each text.
     """
     words = ["<unk>", "<s>", "</s>", *FUYU_TOKENS, *(chr(code) for code in range(33, 127))]
     tokenizer = Tokenizer(models.Unigram([(word, -float(len(word) == 1)) for word in words], unk_id=0))

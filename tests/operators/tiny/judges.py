@@ -32,7 +32,7 @@ The judge replies `a`; under a schema that requires numbers and strings, it writ
 
 
 def save_tokenizer(folder: Path, *replies: str) -> Mapping[str, int]:
-    """Save a tokenizer of single bytes and whole replies; return its vocabulary."""
+    """Save a tokenizer whose tokens are single bytes and these replies; return its vocabulary."""
     vocabulary = {token: index for index, token in enumerate([*SPECIAL_TOKENS, *tiny.BYTE_TOKENS, *replies])}
     names = {"pad_token": "<pad>", "unk_token": "<unk>", "eos_token": "<|im_end|>", "sep_token": "<|im_end|>"}
     fast = tiny.make_byte_tokenizer(vocabulary, SPECIAL_TOKENS, bos_token="<|im_start|>", **names)

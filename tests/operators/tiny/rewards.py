@@ -64,7 +64,7 @@ def enlarge_weights(network: nn.Module, *, seed: int = 0, deviation: float = 0.2
 
 
 def make_clip_tokenizer() -> CLIPTokenizer:
-    """Return a CLIP tokenizer of single lower-case letters, whose end-of-text token has the highest id."""
+    """Return a CLIP tokenizer whose tokens are single bytes; its end-of-text token has the highest id."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     entries = [*letters, *(letter + "</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
     vocabulary = {entry: index for index, entry in enumerate(entries)}
@@ -142,7 +142,7 @@ class QuickGelu(nn.Module):
 
 
 class OpenClip(nn.Module):
-    """A CLIP that computes the same as OpenCLIP's, with the same weight names."""
+    """A CLIP with OpenCLIP's formulas and weight names."""
 
     def __init__(self, *, quick: bool) -> None:
         super().__init__()
@@ -166,7 +166,7 @@ class OpenClip(nn.Module):
 
 
 def make_open_clip_fields(*, quick: bool) -> dict[str, Any]:
-    """Return the content of an open_clip_config.json; as in the releases, it has `quick_gelu` only if that is true."""
+    """Return the content of an open_clip_config.json; as in the releases, it only states `quick_gelu` if true."""
     vision = {"image_size": tiny.IMAGE_SIDE, "layers": 2, "width": 32, "head_width": 16, "patch_size": 8}
     text = {
         "context_length": CLIP_CONTEXT_TOKENS,
@@ -219,7 +219,7 @@ class _Leff(nn.Module):
 
 
 class PyramidClipRelease(OpenClip):
-    """A PyramidCLIP that computes the same as the released code, with the same weight names.
+    """A PyramidCLIP with the formulas and weight names of the released code.
 
     Nine of ten layers mix patches.
     """
@@ -238,7 +238,7 @@ class PyramidClipRelease(OpenClip):
         self.visual.proj_pre = nn.Parameter(torch.randn(2052, 32))
 
     def encode_text(self, ids: torch.Tensor) -> torch.Tensor:
-        """Embed texts, padded with 0 to the whole context, by the maximum of each dimension."""
+        """Embed texts, padded with 0 to the full context length, by the maximum over all tokens in each dimension."""
         mask = torch.full((CLIP_CONTEXT_TOKENS, CLIP_CONTEXT_TOKENS), float("-inf")).triu(1)
         states = self.ln_final(self.transformer(self.token_embedding(ids) + self.positional_embedding, mask))
         embedded: torch.Tensor = states.max(dim=1)[0] @ self.text_projection
@@ -252,7 +252,7 @@ def _apply_blocks(blocks: Sequence[_Block], states: torch.Tensor, mask: torch.Te
 
 
 def make_pyramid_clip(*, seed: int = 0) -> PyramidClipRelease:
-    """Return a PyramidCLIP with random weights, and with batch-norm statistics as after training."""
+    """Return a PyramidCLIP with random weights, and batch-norm statistics like those of a trained one."""
     torch.manual_seed(seed)
     network = PyramidClipRelease().eval()
     enlarge_weights(network, seed=seed)

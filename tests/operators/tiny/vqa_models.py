@@ -94,7 +94,7 @@ def save_bert_tokenizer(folder: Path) -> None:
 
 
 def save_t5_tokenizer(folder: Path) -> None:
-    """Save a T5 tokenizer of letters and a few words, with the image marker that processors add."""
+    """Save a T5 tokenizer for letters and a few words, with the image marker that processors add."""
     tokenizer = Tokenizer(models.Unigram(T5_VOCABULARY, unk_id=2))
     tokenizer.normalizer = normalizers.NFKC()
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
@@ -107,7 +107,7 @@ def save_t5_tokenizer(folder: Path) -> None:
 
 
 def enlarge_weights(model: nn.Module) -> None:
-    """Replace the weights that transformers initialises with large random weights."""
+    """Set large random weights and biases, so that the network's output differs between inputs."""
     for name, parameter in model.named_parameters():
         if parameter.dim() > 1:
             nn.init.normal_(parameter, std=WEIGHT_DEVIATION / max(1.0, parameter.shape[-1] / 32) ** 0.5)

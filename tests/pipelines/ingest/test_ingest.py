@@ -346,7 +346,7 @@ def test_a_link_out_of_the_images_is_only_followed_if_its_folder_is_listed(tmp_p
     options = {"table": str(tmp_path / "linked/table.csv"), "max_failed": 0.5}
     ended = run_ingest(tmp_path / "out", **options)
     assert list_rejections(tmp_path / "out") == [(3, "outside_folder"), (4, "outside_folder")] and ended.rows == 2
-    assert "a link leads out of" in ended.rejected[0].message and "link_roots" in ended.rejected[0].message
+    assert "a link points outside" in ended.rejected[0].message and "link_roots" in ended.rejected[0].message
     assert not any(b"secret" in row["image"] for row in read_shard_rows(tmp_path / "out", ended))
     allowed = run_ingest(tmp_path / "allowed", **options, link_roots=(str(tmp_path / "elsewhere"),))
     assert allowed.rows == 4 and read_shard_rows(tmp_path / "allowed", allowed)[1]["image"] == b"secret"
@@ -357,14 +357,14 @@ def test_a_linked_tar_is_read_or_refused_by_name_and_never_ignored(tmp_path: Pat
     (tmp_path / "in").mkdir()
     (tmp_path / "in/link.tar").symlink_to(tar)
     for pattern in ("in", "in/*.tar"):
-        with pytest.raises(ConfigError, match=r"in/link\.tar: a link leads out of .*/in; put the tar itself there"):
+        with pytest.raises(ConfigError, match=r"in/link\.tar: a link points outside .*/in; put the tar itself there"):
             run_ingest(tmp_path / "out", tars=f"{tmp_path}/{pattern}")
     assert run_ingest(tmp_path / "out", tars=f"{tmp_path}/in/link.tar").rows == 2
     assert run_ingest(tmp_path / "in_roots", tars=f"{tmp_path}/in", link_roots=(str(tmp_path / "elsewhere"),)).rows == 2
     (tmp_path / "in/link.tar").unlink()
     (tmp_path / "in/notes.txt").symlink_to("nowhere")
     (tmp_path / "in/more").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ConfigError, match=r"in/more/a\.tar: a link leads out of .*/in; put the tar itself there"):
+    with pytest.raises(ConfigError, match=r"in/more/a\.tar: a link points outside .*/in; put the tar itself there"):
         run_ingest(tmp_path / "out", tars=f"{tmp_path}/in")
     assert run_ingest(tmp_path / "more", tars=f"{tmp_path}/in", link_roots=(str(tmp_path / "elsewhere"),)).rows == 2
     (tmp_path / "in/broken.tar").symlink_to("nowhere")
@@ -765,7 +765,7 @@ def test_a_generator_of_another_ingest_is_refused_and_never_replaced(tmp_path: P
     write_csv(tmp_path / "atlas/other.csv", write_files(tmp_path / "atlas", make_source_rows(2)))
     for other in ({"table": str(tmp_path / "atlas/other.csv")}, {**first, "generator": "flint"}):
         for on_change in ("fail", "replace"):
-            with pytest.raises(ConfigError, match=r"(atlas|flint): contains images of another ingest \(ta"):
+            with pytest.raises(ConfigError, match=r"(atlas|flint): contains images from another ingest \(ta"):
                 run_ingest(tmp_path / "out", **{"generator": "atlas", **other}, on_change=on_change)
             assert read_files(tmp_path / "out") == before
 

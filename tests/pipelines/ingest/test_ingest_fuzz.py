@@ -1,4 +1,4 @@
-"""Rows of an input with any bytes are written or counted as rejected, or a one-line error gives the reason."""
+"""Whatever bytes an input has, its rows are written or counted as rejected, or a one-line error gives the reason."""
 
 import gzip
 import io
@@ -116,9 +116,9 @@ def test_each_stray_quote_in_a_csv_costs_at_most_a_row(images: Path) -> None:
 
 
 def make_tar(format: int) -> bytes:
-    """Return a tar, in this format of `tarfile`, of samples, each with an image, a JSON file and a text.
+    """Return a tar of samples, each with an image, a JSON file and a text; `format` is a constant from `tarfile`.
 
-    The images have 1, 511, 512 or 700 bytes; a tar's block has 512.
+    The images have 1, 511, 512 or 700 bytes; a block in a tar has 512.
     """
     stream, sizes = io.BytesIO(), random.Random(0)
     with tarfile.open(fileobj=stream, mode="w", format=format) as archive:

@@ -37,7 +37,7 @@ def always_use_ray(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write_repeated_ids(folder: Path) -> dict[str, Any]:
-    """Write four tars that repeat ids, some with other prompt texts; return the options of an ingest."""
+    """Write four tars that repeat ids, some with a different prompt text; return the options for an ingest."""
     rows = [{**row, "prompt_id": f"p{index % 7}"} for index, row in enumerate(make_source_rows(20))]
     named = [{**row, "text": f"a text of {row['prompt_id']}"} for row in rows]
     wrong = [{**row, "image_id": f"other-{row['image_id']}", "text": "another text"} for row in named[:3]]

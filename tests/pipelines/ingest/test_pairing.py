@@ -2,7 +2,7 @@
 
 Every supported layout is written with common libraries from random images: in any order, with any number of images per
 prompt, prompts in any script, dots in names, unrelated files, columns under any of their usual names, and some images
-without a prompt. Each image has unique bytes, from which a test knows its prompt.
+without a prompt. Each image has unique bytes, so that a test can tell which prompt it belongs to.
 """
 
 import csv
@@ -93,10 +93,10 @@ class RandomInput:
     def choose(self, *choices: Any) -> Any:
         return self.chance.choice(choices)
 
-    def loses_prompt(self, image: DrawnImage, place: str, odds: int = 6) -> bool:
-        """Return True if an image gets no prompt, which is decided at random: 1 in `odds`, never for the first image.
+    def draw_prompt_loss(self, image: DrawnImage, place: str, odds: int = 6) -> bool:
+        """Decide at random whether an image loses its prompt: with probability 1 / `odds`, but never the first image.
 
-        In this case, record that the image's rejection must name a location that ends with `place`.
+        If it does, return True and record `place`, the end of the location that the rejection must name.
         """
         lost = image.number != 0 and self.chance.randrange(odds) == 0
         if lost:
@@ -165,7 +165,7 @@ def write_table_in_folder(world: RandomInput) -> WrittenLayout:
     for image in world.images:
         file = choose_file_name(world, image)
         world.write_files({file: image.content})
-        lost = world.loses_prompt(image, file)
+        lost = world.draw_prompt_loss(image, file)
         if not lost or world.choose(True, False):
             rows.append({image_name: file, prompt_name: "" if lost else world.get_prompt(image),
                          generator_name: image.generator, "seed": "1"})  # fmt: skip
@@ -185,7 +185,7 @@ def write_table_alone(world: RandomInput) -> WrittenLayout:
     rows = []
     for number, image in enumerate(world.images):
         world.write_files({(file := choose_file_name(world, image)): image.content})
-        lost = world.loses_prompt(image, f"all.csv:{number + 2}")
+        lost = world.draw_prompt_loss(image, f"all.csv:{number + 2}")
         rows.append({image_name: file, prompt_name: "" if lost else world.get_prompt(image),
                      generator_name: image.generator})  # fmt: skip
     write_table(world, "all.csv", rows)
@@ -197,7 +197,7 @@ def write_file_names_column(world: RandomInput) -> WrittenLayout:
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     for image in world.images:
         world.write_files({(file := choose_file_name(world, image)): image.content})
-        if world.loses_prompt(image, file):
+        if world.draw_prompt_loss(image, file):
             continue
         row = {"file_names": [], "text": world.get_prompt(image), "model": image.generator}
         rows.setdefault((image.generator, image.line), row)["file_names"].append(file)
@@ -257,7 +257,7 @@ def write_images_named_by_id(world: RandomInput) -> WrittenLayout:
     for image in world.images:
         name = ids[image.line].zfill(5) if numeric else world.choose(ids[image.line], ids[image.line].upper())
         name = f"{name}{behind.format(s=image.sample)}"
-        lost = not numeric and world.loses_prompt(image, f"{image.generator}/stray{image.number}.png")
+        lost = not numeric and world.draw_prompt_loss(image, f"{image.generator}/stray{image.number}.png")
         world.write_files({f"{image.generator}/{f'stray{image.number}' if lost else name}.png": image.content})
     prompt, column = world.choose(*PROMPT_COLUMNS, "Prompt"), world.choose("id", "ID", "prompt_id", "item_id", "Index")
     rows = [{column: name, prompt: text, "note": "x"} for name, text in zip(ids, world.prompts, strict=True)]
@@ -282,8 +282,8 @@ def write_ids_as_folders(world: RandomInput) -> WrittenLayout:
     )
 
 
-def write_files_of_generators(world: RandomInput) -> WrittenLayout:
-    """Write a table with each image's generator and file name, but without the folder of the file."""
+def write_table_without_folders(world: RandomInput) -> WrittenLayout:
+    """Write a table with each image's generator, and the name of the image's file without its folder."""
     rows = []
     for image in world.images:
         name = f"{image.line}-{image.sample}.png"
@@ -298,7 +298,7 @@ def write_texts_next_to_images(world: RandomInput) -> WrittenLayout:
     for image in world.images:
         name = f"{image.generator}/{world.choose('cfg7.5_', 'x', '猫.')}{image.number}"
         world.write_files({f"{name}.png": image.content})
-        if world.loses_prompt(image, f"{name}.png"):
+        if world.draw_prompt_loss(image, f"{name}.png"):
             if world.choose(True, False):
                 world.write_files({f"{name}.txt": b"\xff\xfe"})
                 world.lost[image.number] = f"{name}.txt"
@@ -313,7 +313,7 @@ def write_texts_next_to_images(world: RandomInput) -> WrittenLayout:
 
 
 def write_prompts_as_names(world: RandomInput) -> WrittenLayout:
-    """Write images that are named by their prompts, as T2I-CompBench does."""
+    """Write images that are named after their prompts, as in T2I-CompBench."""
     texts = ("a red cube", "two dogs. 3d render", "l'été à Paris", "ein großes Haus, nachts", "a cat and v1.5 of it")
     world.prompts[:] = texts[: len(world.prompts)]
     for image in world.images:
@@ -322,7 +322,7 @@ def write_prompts_as_names(world: RandomInput) -> WrittenLayout:
         if world.choose(True, False):
             text, style = text.replace(" ", "_"), "{}_{:03d}"
         name = style.format(text, image.number)
-        if world.loses_prompt(image, f"{image.generator}/IMG_{image.number}.png"):
+        if world.draw_prompt_loss(image, f"{image.generator}/IMG_{image.number}.png"):
             name = f"IMG_{image.number}"
         world.write_files({f"{image.generator}/{name}.png": image.content})
     world.write_clutter(*IGNORED_FILES, "contact_sheet.png")
@@ -355,7 +355,7 @@ def write_tars(world: RandomInput) -> WrittenLayout:
         for image in (image for image in world.images if image.generator == generator):
             key = f"{world.choose('', 'a.b/')}{world.choose('', '猫')}{image.number:04d}"
             told: dict[str, Any] = {"model": generator, "seed": 1}
-            lost = world.loses_prompt(image, f"{generator}.tar/{key}")
+            lost = world.draw_prompt_loss(image, f"{generator}.tar/{key}")
             ending = world.choose("png", "PNG")
             if lost and world.choose(True, False):
                 ending = "5_1.png"
@@ -384,13 +384,13 @@ def write_webdataset_tars(world: RandomInput) -> WrittenLayout:
 
 
 def write_hugging_face_rows(world: RandomInput) -> WrittenLayout:
-    """Write a Hugging Face dataset with embedded images, saved or as Parquet; models are class labels or strings."""
+    """Write a Hugging Face dataset with embedded images; its column of models contains class labels or strings."""
     generators = sorted({image.generator for image in world.images})
     labels, prompt = world.choose(True, False), world.choose(*PROMPT_COLUMNS)
     saved = world.choose(True, False)
     rows = [{"image": {"bytes": image.content, "path": world.choose(None, "x.png")}, "seed": 1,
              "model": generators.index(image.generator) if labels else image.generator,
-             prompt: None if world.loses_prompt(image, f":{row}") else world.get_prompt(image)}
+             prompt: None if world.draw_prompt_loss(image, f":{row}") else world.get_prompt(image)}
             for row, image in enumerate(world.images, start=1)]  # fmt: skip
     model = datasets.ClassLabel(names=generators) if labels else datasets.Value("string")
     features = {"image": datasets.Image(), "seed": datasets.Value("int64"), "model": model,
@@ -461,7 +461,7 @@ def make_parquet_writer(
         if world.choose(True, False):
             rows = make_parquet_rows(world, world.images, names, world.choose(*GENERATOR_COLUMNS))
             for row, image in enumerate(world.images):
-                if write is not write_spark and world.loses_prompt(image, f":{row + 1}"):
+                if write is not write_spark and world.draw_prompt_loss(image, f":{row + 1}"):
                     rows[row][prompt] = None
             write(world, rows, world.folder / "all.parquet")
             return WrittenLayout(world.folder)
@@ -469,7 +469,7 @@ def make_parquet_writer(
             own = [image for image in world.images if image.generator == generator]
             rows = make_parquet_rows(world, own, names, None)
             for row, image in zip(rows, own, strict=True):
-                row[prompt] = "" if world.loses_prompt(image, "") else row[prompt]
+                row[prompt] = "" if world.draw_prompt_loss(image, "") else row[prompt]
             (world.folder / generator).mkdir()
             write(world, rows, world.folder / generator / "all.parquet")
         return WrittenLayout(world.folder)
@@ -482,7 +482,7 @@ def write_parquet_paths(world: RandomInput) -> WrittenLayout:
     rows = []
     for image in world.images:
         world.write_files({(file := choose_file_name(world, image)): image.content})
-        if not world.loses_prompt(image, file):
+        if not world.draw_prompt_loss(image, file):
             rows.append({"image": file, "prompt": world.get_prompt(image), "model": image.generator})
     world.choose(write_pandas, write_polars)(world, world.shuffle_columns(rows), world.folder / "all.parquet")
     world.write_clutter("grid.png")
@@ -500,15 +500,17 @@ def write_prompts_by_id(world: RandomInput) -> WrittenLayout:
     pl.DataFrame(rows).write_parquet(folder / "prompts.parquet")
     for generator in sorted({image.generator for image in world.images}):
         own = [image for image in world.images if image.generator == generator]
-        images = [{"prompt_id": "none" if world.loses_prompt(image, "") else ids[image.line], "image": image.content}
-                  for image in own]  # fmt: skip
+        images = [
+            {"prompt_id": "none" if world.draw_prompt_loss(image, "") else ids[image.line], "image": image.content}
+            for image in own
+        ]
         (world.folder / generator).mkdir(parents=True)
         world.choose(write_pandas, write_polars, write_duckdb)(world, images, world.folder / generator / "0.parquet")
     return WrittenLayout(world.folder, [f"benchmark.prompts={folder}/prompts.parquet"])
 
 
 def write_files_by_id(world: RandomInput) -> WrittenLayout:
-    """Write prompts to a separate file, and image files named by the prompt ids."""
+    """Write prompts to a separate file, and image files that are named after the prompt ids."""
     world.images[:] = [image for image in world.images if image.sample == 0 or image.number == 0]
     rows = [{"prompt_id": f"p.{line}", "text": text} for line, text in enumerate(world.prompts)]
     world.folder.parent.mkdir(exist_ok=True)
@@ -516,7 +518,7 @@ def write_files_by_id(world: RandomInput) -> WrittenLayout:
         world.folder.parent / "prompts.csv", index=False
     )
     for image in world.images:
-        name = "none" if world.loses_prompt(image, "") else f"p.{image.line}"
+        name = "none" if world.draw_prompt_loss(image, "") else f"p.{image.line}"
         world.write_files({f"{image.generator}/{name}{image.number if name == 'none' else ''}.png": image.content})
     return WrittenLayout(world.folder, [f"benchmark.prompts={world.folder.parent}/prompts.csv"])
 
@@ -529,7 +531,7 @@ LAYOUTS: dict[str, Callable[[RandomInput], WrittenLayout]] = {
     "a list of prompts": write_prompt_list,
     "a table of ids that are in images' names": write_images_named_by_id,
     "a table of ids that are folders": write_ids_as_folders,
-    "a table of files without their folders": write_files_of_generators,
+    "a table of files without their folders": write_table_without_folders,
     "a text beside each image": write_texts_next_to_images,
     "prompts as names": write_prompts_as_names,
     "GenEval's folders": write_geneval_folders,

@@ -18,7 +18,7 @@ from plumbline.operators.images import decoding as module
 from plumbline.operators.images.decoding import decode_bytes
 from plumbline.pipelines.base.storage import Place, StorageConfig
 from plumbline.pipelines.maintenance.garbage import CollectedGarbage, collect_garbage
-from plumbline.pipelines.maintenance.gc_config import GcConfig, KeepRuns
+from plumbline.pipelines.maintenance.gc_config import GcConfig, RetentionRules
 from plumbline.pipelines.maintenance.running_sweeps import (
     DELETION_LEASE_NAME,
     SWEEPS_FOLDER,
@@ -66,7 +66,7 @@ def make_config(bench: Path, generators: Sequence[str], metrics: Sequence[str], 
 
 
 class NightOptions(NamedTuple):
-    """Those options of one night's sweep that differ between nights."""
+    """Options of a nightly sweep that differ from night to night."""
 
     generators: tuple[str, ...]
     metrics: tuple[str, ...]
@@ -120,7 +120,7 @@ def test_after_a_collection_every_kept_run_is_complete_and_its_sweep_computes_no
     store = open_store_at(folder)
     made = {run_config(night.config(bench, folder)).run_id: night for night in nights}
     read_before = {run_id: read_tables(store, run_id) for run_id in made}
-    rules = KeepRuns(last=keep)
+    rules = RetentionRules(last=keep)
     stop_collection_after(breaks_off, lambda: collect_garbage_now(folder, keep_runs=rules))
     kept = list(made)[-keep:]
     assert list_run_ids(store)[-len(kept) :] == kept
@@ -165,7 +165,7 @@ def stop_collection_after(count: int, collecting: Callable[[], object]) -> None:
 def test_a_run_whose_removal_was_interrupted_is_no_longer_a_run(bench: Path, store: Path, count: int) -> None:
     run_config(WHOLE_NIGHT.config(bench, store))
     last = run_config(OTHER_NIGHT.config(bench, store))
-    stop_collection_after(count, lambda: collect_garbage_now(store, keep_runs=KeepRuns(last=1)))
+    stop_collection_after(count, lambda: collect_garbage_now(store, keep_runs=RetentionRules(last=1)))
     assert list_run_ids(open_store_at(store)) == [last.run_id]
     assert len(list(store.glob("runs/*/*.parquet"))) > 4
     assert collect_garbage_now(store).free["runs", DIED_REASON].files > 0
@@ -200,7 +200,7 @@ def test_without_delete_nothing_is_removed_and_each_kind_has_a_reason(bench: Pat
     for path in ("sources/small/0123/left.parquet", "sources/other/0123/atlas.parquet", "sources/0123/atlas.parquet"):
         (store / path).parent.mkdir(parents=True, exist_ok=True)
         (store / path).write_bytes(b"of a generator, or a benchmark, that no run has, and of an earlier version")
-    collected = collect_garbage_now(store, delete=False, keep_runs=KeepRuns(last=1))
+    collected = collect_garbage_now(store, delete=False, keep_runs=RetentionRules(last=1))
     amounts = {why: amount.files for why, amount in collected.free.items()}
     assert collected.runs == (first.run_id,) and not collected.deleted and list_cells(store) == before
     assert amounts.pop(("runs", "keep_runs does not keep its run")) > 4
@@ -213,10 +213,10 @@ def test_without_delete_nothing_is_removed_and_each_kind_has_a_reason(bench: Pat
         ("runs", DIED_REASON): 1,
     }
     assert all(amount.size > 0 for amount in collected.free.values())
-    assert collect_garbage_now(store, keep_runs=KeepRuns(last=1)).free == collected.free
+    assert collect_garbage_now(store, keep_runs=RetentionRules(last=1)).free == collected.free
     assert len(list_cells(store)) == len(before) - 18
     assert {path.relative_to(store) for path in store.glob("sources/**/*.parquet")} == remembered != set()
-    assert not collect_garbage_now(store, keep_runs=KeepRuns(last=1)).free
+    assert not collect_garbage_now(store, keep_runs=RetentionRules(last=1)).free
 
 
 def test_recently_written_files_stay(bench: Path, store: Path) -> None:
@@ -242,7 +242,7 @@ def test_a_draft_stays_while_a_kept_run_reads_it(bench: Path, store: Path, monke
     second = run_config(WHOLE_NIGHT.config(bench, store))
     assert (second.computed, second.exit_code) == (3, 0)
     assert not collect_garbage_now(store).free
-    kept = KeepRuns(last=1)
+    kept = RetentionRules(last=1)
     why = "its cell is committed, and no kept run reads the draft"
     collected = collect_garbage_now(store, keep_runs=kept)
     assert (collected.free["scores", why].files, collected.free["image_statistics", why].files) == (2, 1)
@@ -264,7 +264,7 @@ def test_cells_of_a_pruned_stage_are_removed_if_the_scores_exist(bench: Path, st
 def test_a_report_can_be_made_again(bench: Path, store: Path) -> None:
     kept = run_config(WHOLE_NIGHT.config(bench, store))
     run_config(OTHER_NIGHT.config(bench, store))
-    collect_garbage_now(store, keep_runs=KeepRuns(daily=1, named=(kept.run_id,)))
+    collect_garbage_now(store, keep_runs=RetentionRules(daily=1, named=(kept.run_id,)))
     config = WHOLE_NIGHT.config(bench, store)
     written = write_report(open_store_at(store), kept.run_id, sources=plan_sweep(config).sources)
     assert Path(f"{kept.folder}/report.html").stat().st_size > 10_000, written
@@ -274,7 +274,7 @@ def test_a_running_sweep_keeps_its_cells_and_reports_its_progress(bench: Path, s
     run_config(WHOLE_NIGHT.config(bench, store))
     run_config(OTHER_NIGHT.config(bench, store))
     cells = list_cells(store)
-    first = KeepRuns(last=1)
+    first = RetentionRules(last=1)
     planned = plan_sweep(WHOLE_NIGHT.config(bench, store))
     with register_sweep(planned, lambda progress: None, run="mine"):
         (sweeping,) = list_running_sweeps(planned.store, 0.0)
@@ -366,12 +366,12 @@ def test_on_s3_one_call_removes_many_files_and_names_are_not_patterns(bench: Pat
     standing = plan_sweep(config).store
     newest = max(file.written for folder in standing.list_folders("") for file in standing.walk_files(folder))
     standing.write_text("probe", "")
-    while (standing.place / "probe").entry().modified <= newest:  # S3 records times in whole seconds
+    while (standing.place / "probe").get_entry().modified <= newest:  # S3 records times in whole seconds
         standing.write_text("probe", "")
-    collected = collect_garbage(GcConfig(store=store, delete=True, grace_days=0, keep_runs=KeepRuns(last=1)))
+    collected = collect_garbage(GcConfig(store=store, delete=True, grace_days=0, keep_runs=RetentionRules(last=1)))
     assert collected.runs == (first.run_id,) and collected.free["scores", UNREFERENCED_REASON].files == 2
     kept = plan_sweep(replace(config, limits=replace(config.limits, max_scans=65)))
     assert list_run_ids(kept.store) == [second.run_id] and not kept.plan.missing
     assert read_manifest(kept.store, second.run_id)["exit_code"] == 0
-    again = collect_garbage(GcConfig(store=store, delete=True, grace_days=0, keep_runs=KeepRuns(last=1)))
+    again = collect_garbage(GcConfig(store=store, delete=True, grace_days=0, keep_runs=RetentionRules(last=1)))
     assert not again.free

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from plumbline.operators.base.errors import ConfigError
-from plumbline.pipelines.maintenance.gc_config import KeepRuns
+from plumbline.pipelines.maintenance.gc_config import RetentionRules
 from plumbline.pipelines.maintenance.retention import remove_unkept_runs, select_kept_runs
 from plumbline.pipelines.maintenance.running_sweeps import DELETION_LEASE_NAME, send_heartbeats
 from plumbline.pipelines.store.lease import Clock, LeaseHeld, LeaseLost, read_lease, take_lease
@@ -30,45 +30,45 @@ def make_runs(days: int, *, benchmark: str = "small", per_day: int = 2) -> list[
 @pytest.mark.parametrize(
     "rules, expected",
     [
-        (KeepRuns(last=3), ["0208-10", "0209-02", "0209-10"]),
-        (KeepRuns(daily=2), ["0208-10", "0209-10"]),
-        (KeepRuns(weekly=3), ["0201-10", "0208-10", "0209-10"]),
-        (KeepRuns(monthly=6), ["0131-10", "0209-10"]),
-        (KeepRuns(last=1, weekly=2, monthly=2), ["0131-10", "0208-10", "0209-10"]),
-        (KeepRuns(last=1, named=("small-0104-02",)), ["0104-02", "0209-10"]),
+        (RetentionRules(last=3), ["0208-10", "0209-02", "0209-10"]),
+        (RetentionRules(daily=2), ["0208-10", "0209-10"]),
+        (RetentionRules(weekly=3), ["0201-10", "0208-10", "0209-10"]),
+        (RetentionRules(monthly=6), ["0131-10", "0209-10"]),
+        (RetentionRules(last=1, weekly=2, monthly=2), ["0131-10", "0208-10", "0209-10"]),
+        (RetentionRules(last=1, named=("small-0104-02",)), ["0104-02", "0209-10"]),
     ],
 )
-def test_each_rule_keeps_its_runs(rules: KeepRuns, expected: list[str]) -> None:
+def test_each_rule_keeps_its_runs(rules: RetentionRules, expected: list[str]) -> None:
     assert sorted(select_kept_runs(make_runs(40), rules)) == [f"small-{name}" for name in expected]
 
 
 def test_the_last_runs_are_those_that_ended_last_even_if_clocks_disagree() -> None:
     first, second, third = make_runs(3, per_day=1)
-    assert select_kept_runs([second, third, first], KeepRuns(last=2)) == {third.run_id, first.run_id}
+    assert select_kept_runs([second, third, first], RetentionRules(last=2)) == {third.run_id, first.run_id}
 
 
 def test_without_a_rule_all_runs_stay() -> None:
     runs = make_runs(5)
-    for rules in (KeepRuns(), KeepRuns(named=("small-0102-02",))):
+    for rules in (RetentionRules(), RetentionRules(named=("small-0102-02",))):
         assert select_kept_runs(runs, rules) == {run.run_id for run in runs}
 
 
 def test_the_newest_run_and_damaged_runs_always_stay() -> None:
     runs = [*make_runs(3), Run("damaged", None, "not a manifest", latest=False)]
     runs[0] = runs[0]._replace(latest=True)
-    assert select_kept_runs(runs, KeepRuns(last=1)) == {runs[0].run_id, "small-0103-10", "damaged"}
+    assert select_kept_runs(runs, RetentionRules(last=1)) == {runs[0].run_id, "small-0103-10", "damaged"}
 
 
 def test_rules_apply_to_each_benchmark_separately() -> None:
     runs = [*make_runs(2), *make_runs(30, benchmark="nightly")]
-    assert select_kept_runs(runs, KeepRuns(last=1)) == {"small-0102-10", "nightly-0130-10"}
+    assert select_kept_runs(runs, RetentionRules(last=1)) == {"small-0102-10", "nightly-0130-10"}
 
 
 def test_an_unknown_name_of_a_run_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"keep_runs\.named: expected runs of the store, got 'best'"):
-        select_kept_runs(make_runs(1), KeepRuns(last=1, named=("best",)))
+    with pytest.raises(ConfigError, match=r"keep_runs\.named: expected runs in the store, got 'best'"):
+        select_kept_runs(make_runs(1), RetentionRules(last=1, named=("best",)))
     with pytest.raises(ConfigError, match=r"keep_runs\.daily: expected 0 or more, got -1"):
-        KeepRuns(daily=-1)
+        RetentionRules(daily=-1)
 
 
 class TwoBenchmarks:
@@ -82,7 +82,12 @@ class TwoBenchmarks:
 
     def remove_unkept_runs(self, *also_keep: str, assert_lease: Callable[[], None] = lambda: None) -> tuple[str, ...]:
         return remove_unkept_runs(
-            self.store, KeepRuns(last=1), job="night", benchmark="small", also_keep=also_keep, assert_lease=assert_lease
+            self.store,
+            RetentionRules(last=1),
+            job="night",
+            benchmark="small",
+            also_keep=also_keep,
+            assert_lease=assert_lease,
         )
 
     def list_runs(self) -> set[str]:

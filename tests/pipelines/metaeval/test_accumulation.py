@@ -84,7 +84,11 @@ def test_answers_marked_as_right_or_wrong_need_no_right_answers(tmp_path: Path) 
             r"answers\.csv: accumulation=direct needs the questions' parents, but.*set columns\.p",
         ),
         ("image,q,blip\ni,1,1\n", [], r"expected column\(s\) mplug.*set columns and given"),
-        ("image,q,blip,mplug\ni,1,1,1\ni,1,0,1\n", [], r"row 1: image 'i' is asked question '1' twice; remove one"),
+        (
+            "image,q,blip,mplug\ni,1,1,1\ni,1,0,1\n",
+            [],
+            r"row 1: question '1' about image 'i' is answered twice; remove",
+        ),
     ],
 )
 def test_an_invalid_answer_is_an_error_with_file_row_and_remedy(
@@ -236,9 +240,9 @@ def test_t2iscorescores_answers_are_in_the_order_of_the_metadata(tmp_path: Path)
          r"mplug_dsg\.csv, row 0: .*has no question 9 about x_1"),
         ("tifa", "r.json", "{}", r"r\.json: expected question_details, found nothing; check that"),
         ("tifa", "r.json", '{"question_details": {"c": {"q": {"scores": 0.5}}}}', "'q': expected scores of 1 or 0"),
-        ("tifa", "r.txt", "", "expected a result of TIFA, or a folder of them, found none"),
+        ("tifa", "r.txt", "", r"expected TIFA results \(.json files\), found none"),
         ("t2iscorescore", "output/score_per_question/DSG/mplug_dsg_mc.csv",
-         "id,question_id,correct,parent_question_id\n7,0,1,-1\n", "row 0: expected an answer about .*graph 7"),
+         "id,question_id,correct,parent_question_id\n7,0,1,-1\n", "row 0: .* has no image 0 in graph 7"),
         ("t2iscorescore", "output/score_per_question/DSG/mplug_dsg_mc.csv",
          "id,question_id,correct,parent_question_id\n0,0,yes,-1\n", "row 0: expected 1 or 0 as correct, found 'yes'"),
     ],
@@ -259,7 +263,7 @@ def test_an_invalid_release_is_an_error_of_one_line(
 
 def test_a_missing_model_and_unsupported_options_are_errors(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"given: .* has no answers of 'blip'; it has answers of mplug_dsg, mplug_tifa"
+        ConfigError, match=r"given: .* has no answers from 'blip'; it has answers from mplug_dsg, mplug_tifa"
     ):
         accumulate_answers(make_format_config("t2iscorescore", write_release(tmp_path, TS2_FILES), "given=[blip]"))
     with pytest.raises(ConfigError, match=r"format: expected one of dsg, .* or null, got 'vq2'"):

@@ -25,7 +25,7 @@ def draw_text(rng: random.Random) -> str:
 
 
 def test_scores_of_flickr8k_captions_agree_with_people(tmp_path: Path) -> None:
-    """In the made-up ratings, people prefer captions that lack fewer words of a reference."""
+    """In the made-up ratings, people prefer captions that contain more of a reference's words."""
     rng, release = random.Random(1), {}
     for number in range(30):
         references = [draw_text(rng) for _ in range(3)]

@@ -22,7 +22,11 @@ from plumbline.operators.metaeval.judgement import PEOPLE, Judgement
 from plumbline.pipelines.metaeval.metaeval import Findings, run_metaeval
 from plumbline.pipelines.metaeval.protocols import MetaevalConfig
 from plumbline.pipelines.metaeval.releases.release import Release
-from plumbline.pipelines.metaeval.reproduction import ReproductionConfig, format_reproduction, reproduce
+from plumbline.pipelines.metaeval.reproduction import (
+    ReproductionConfig,
+    format_reproduction,
+    reproduce_published_numbers,
+)
 from plumbline.pipelines.plans.sweep_config import read_config
 from tests.commands import load_job_config, run_for_output, run_refused
 from tests.pipelines.metaeval.releases.files import LAYOUTS, Layout, read_with
@@ -237,10 +241,10 @@ def test_scores_that_match_no_rating_are_an_error_with_a_remedy(tmp_path: Path, 
     other = tmp_path / "other.csv"
     pd.DataFrame({"image_id": ["x", "y"], "m": [0.1, 0.2]}).to_csv(other, index=False)
     theirs = r"image_id \('i0', 'i1'\), prompt_id \('p0', 'p1'\), generator \('g'\)"
-    wanted = rf"the scores have image_id \('x', 'y'\), no prompt_id, no generator; .*ratings.csv has {theirs}; write"
+    wanted = rf"the scores have image_id \('x', 'y'\), no prompt_id, no generator; .*ratings.csv has {theirs}; use"
     with pytest.raises(SourceError, match=wanted):
         run_metaeval(make_metaeval_config(tmp_path, "protocol=long", f"protocol.path={ratings}", f"scores={other}"))
-    with pytest.raises(SourceError, match=r"have image_id \('x', 'y'\); .* has image_id \('i0', 'i1'\); write"):
+    with pytest.raises(SourceError, match=r"have image_id \('x', 'y'\); .* has image_id \('i0', 'i1'\); use"):
         asked = ["protocol=long", f"protocol.path={ratings}", f"scores={other}", "protocol.match=image"]
         run_metaeval(make_metaeval_config(tmp_path, *asked))
 
@@ -497,9 +501,9 @@ def test_agreement_is_undefined_with_a_reason_if_all_ratings_are_equal(tmp_path:
 
 
 def test_results_of_other_ratings_or_scores_are_not_overwritten_silently(tmp_path: Path) -> None:
-    """Results are named after the files of ratings and scores.
+    """Results are named after the ratings file and the scores file.
 
-    If results of other files with the same names are replaced, the output says so.
+    If they replace results from other files with the same names, the output says so.
     """
     studies = {}
     for name, seed in (("first", 3), ("second", 4)):
@@ -523,9 +527,9 @@ def test_results_of_other_ratings_or_scores_are_not_overwritten_silently(tmp_pat
 
 @pytest.mark.parametrize(("metrics", "others"), [(2, "Clearly less"), (9, "No clear difference")])
 def test_the_command_prints_one_screen_that_ends_with_its_conclusion(tmp_path: Path, metrics: int, others: str) -> None:
-    """People rated 60 images under two templates; `best` follows people, and the other metrics are noise.
+    """People rated 60 images under two templates; `best` agrees with them, and the other metrics are noise.
 
-    With so few permutations, none of 9 metrics can be distinguished from another.
+    With so few permutations, none of 9 metrics can be distinguished from any other.
     """
     random = np.random.default_rng(metrics)
     ids = [(f"p{prompt}", generator) for prompt in range(30) for generator in ("atlas", "garnet")]
@@ -578,7 +582,7 @@ def test_the_ratings_in_the_documentation_are_read_as_likert(tmp_path: Path) -> 
 
 
 def make_scores(release: Release) -> dict[str, list[object]]:
-    """Return two scores of every judged image: `hits`, and `errors`, which is the negated `hits`."""
+    """Return two scores for every judged image: `hits`, and `errors`, which is the negated `hits`."""
     tables = (release.ratings, release.pairings, release.graph_nodes, release.preferences)
     rows = [row for table in tables for row in table.to_pylist()]
     pairs = [{**row, "image_id": row[name]} for row in rows if "image_a" in row for name in ("image_a", "image_b")]
@@ -692,7 +696,7 @@ def test_a_release_without_scores_reports_on_people_or_asks_for_scores(name: str
 
 
 def check_without_scores(layout: Layout, tmp_path: Path) -> None:
-    """Check that a layout without scores leads to results about people only, or to an error about missing scores."""
+    """Check that a layout without scores gives results about people only, or an error about missing scores."""
     path = layout.write(tmp_path / "release")
     release = read_with(layout.reader, path)
     asked = make_metaeval_config(tmp_path, f"protocol={layout.reader}", f"protocol.path={path}")
@@ -736,7 +740,7 @@ def test_an_unknown_metric_is_an_error(tmp_path: Path, ratings: Path) -> None:
         run_metaeval(make_metaeval_config(tmp_path, "protocol=long", f"protocol.path={ratings}", "metrics=[n]"))
     scores = write_scores(tmp_path, m=[0.1, 0.2, 0.3, 0.4, 0.5])
     asked = ["protocol=long", f"protocol.path={ratings}", f"scores={scores}"]
-    with pytest.raises(ConfigError, match="no scores of 'n'; there are scores of m"):
+    with pytest.raises(ConfigError, match="no scores by the metric 'n'; there are scores by m"):
         run_metaeval(make_metaeval_config(tmp_path, *asked, "metrics=[n]"))
 
 
@@ -778,7 +782,7 @@ def test_the_true_scores_of_the_embedded_benchmark_agree_with_its_ratings_and_gr
 @NEEDS_REFERENCE_DATA
 def test_every_published_number_is_reproduced_or_its_difference_explained() -> None:
     values = load_values(get_command("reproduce"), [f"reference={REFERENCE_FOLDER}", "output=unused.md"])
-    checks = reproduce(read_config(values, ReproductionConfig))
+    checks = reproduce_published_numbers(read_config(values, ReproductionConfig))
     unmatched = [check for check in checks if not check.matches]
     assert all(check.reason for check in unmatched)
     assert (len(checks), len(unmatched)) == (1612, 20)
@@ -890,7 +894,7 @@ def test_shuffled_ratings_and_scores_give_the_same_findings_to_the_last_bit(tmp_
 
 
 def test_skills_can_be_judged_without_samples_that_need_other_skills(tmp_path: Path) -> None:
-    """Table 3a of the VQAScore paper has Winoground's basic skills without samples that also need advanced skills."""
+    """Table 3a of the VQAScore paper reports Winoground's basic skills without samples that also need advanced ones."""
     random = np.random.default_rng(6)
     basic, advanced = ("attribute", "scene"), ("counting", "negation")
     samples = random.permutation(60).tolist()

@@ -1,4 +1,4 @@
-"""Ratings are analysed without any metric, as in the tables of the Gecko paper, on one random release."""
+"""Ratings of a randomly generated release are analysed without any metric, as in the tables of the Gecko paper."""
 
 import json
 from itertools import combinations
@@ -117,7 +117,7 @@ def group_answers(table: pd.DataFrame, keys: list[str], values: dict[str, float]
 def test_agreement_of_raters_is_computed_by_generator_and_template(
     tables: dict[str, pd.DataFrame], findings: Findings, template: str, generator: str
 ) -> None:
-    """Table 3 of the Gecko paper has Krippendorff's alpha over images, words or questions."""
+    """Table 3 of the Gecko paper gives Krippendorff's alpha over images, words or questions."""
     own = tables[template].query("generator == @generator")
     expected = compute_alpha(group_answers(own, ["prompt_id", *PART_COLUMNS[template]], VALUE_BY_ANSWER))
     assert find_judgement(findings, template, "alpha_interval", f"generator {generator}").value == pytest.approx(
@@ -130,7 +130,7 @@ def test_agreement_of_raters_is_computed_by_generator_and_template(
 def test_ratings_have_a_mean_and_deviation_on_a_scale_from_0_to_1(
     tables: dict[str, pd.DataFrame], findings: Findings, template: str, generator: str
 ) -> None:
-    """In table 3, a rater's rating is the fraction of positive answers, and an image has the mean over its raters."""
+    """In table 3, a rater's rating is the fraction of positive answers; an image's rating is its raters' mean."""
     own = tables[template].query("generator == @generator")
     own = own.assign(value=own["answer"].map(VALUE_BY_ANSWER))
     images = own.groupby(["prompt_id", "rater"])["value"].mean().groupby("prompt_id").mean().dropna()
@@ -155,7 +155,7 @@ def test_unsure_answers_are_counted_by_generator_and_template(
 def test_agreement_on_choices_does_not_depend_on_the_order_of_a_pair(
     tables: dict[str, pd.DataFrame], release: Path, findings: Findings
 ) -> None:
-    """Table 11 has the agreement on all prompts and on reliable prompts."""
+    """Table 11 gives the agreement on all prompts and on reliable prompts."""
     reliable = judge_gecko(release, "protocol.reliable=true")
     (kept,) = (int(note.split()[0]) for note in reliable.notes if "prompts are reliable" in note)
     assert 0 < kept < 60
@@ -178,7 +178,7 @@ def compute_image_means(table: pd.DataFrame) -> pd.Series:
 
 @pytest.mark.parametrize("pair", ["likert and wl", "dsg_h and likert", "dsg_h and wl"])
 def test_templates_are_correlated_by_generator(tables: dict[str, pd.DataFrame], findings: Findings, pair: str) -> None:
-    """Table 10 has Pearson's and Spearman's correlations of the images' mean ratings."""
+    """Table 10 gives Pearson's and Spearman's correlations between the images' mean ratings."""
     means = pd.concat([compute_image_means(tables[name]).rename(name) for name in pair.split(" and ")], axis=1).dropna()
     groups = {f"generator {name}": means.xs(name, level="generator") for name in GENERATORS}
     for subset, rows in {"overall": means, **groups}.items():
@@ -193,7 +193,7 @@ def test_templates_are_correlated_by_generator(tables: dict[str, pd.DataFrame], 
 def test_ratings_predict_the_choice_between_two_images(
     tables: dict[str, pd.DataFrame], findings: Findings, template: str
 ) -> None:
-    """Table 12 has the fraction of pairs with a majority whose preferred image is rated higher."""
+    """Table 12 counts how often the image that most people prefer is also the one with the higher rating."""
     means = compute_image_means(tables[template]).round(12)
     right: dict[str, list[float]] = {"overall": []}
     for (prompt, *sides), rows in tables["sxs"].groupby(["prompt_id", "generator_a", "generator_b"]):
@@ -383,5 +383,5 @@ def test_metrics_are_judged_by_dataset_and_generator_and_by_the_mean_over_both(
 def test_error_counts_are_only_reversed_on_a_known_scale(tmp_path: Path, compositions: pd.DataFrame) -> None:
     asked = ["metaeval", "protocol=long", f"protocol.path={tmp_path}/ratings.csv", f"scores={tmp_path}/scores.csv"]
     said = run_refused(*asked, "protocol.fewer_is_better=[errors]")
-    assert "their scale, which is unknown" in said and "protocol.scales={errors: [0, 9]}" in said
+    assert "if their scale is known" in said and "protocol.scales={errors: [0, 9]}" in said
     assert "expected one of errors, overall, got 'error'" in run_refused(*asked, "protocol.fewer_is_better=[error]")

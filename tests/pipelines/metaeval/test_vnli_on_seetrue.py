@@ -12,7 +12,7 @@ SHAPES_FOLDER = ROOT / "assets/shapes"
 
 
 def write_seetrue(folder: Path) -> Path:
-    """Write a SeeTRUE file with each of eight images twice, with its own and with another prompt; return its path."""
+    """Write a SeeTRUE file that pairs each of eight images with its own and with another prompt; return its path."""
     texts = pd.read_parquet(SHAPES_FOLDER / "prompts.parquet").set_index("prompt_id")["text"]
     truth = pd.read_parquet(SHAPES_FOLDER / "truth.parquet").set_index("image_id")["correct"]
     images = pd.read_parquet(SHAPES_FOLDER / "images/atlas/00000.parquet")

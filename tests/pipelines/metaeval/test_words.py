@@ -24,7 +24,7 @@ def score(generator: str, metric: str, prompt: int) -> float:
 def run(tmp_path_factory: pytest.TempPathFactory) -> MadeRun:
     """Make a run of four prompts by two generators, in which gecko asks about the words "red" and "star".
 
-    The function `score` returns the score for "red"; every image is correct about "star".
+    The function `score` returns the score for "red"; the answer about "star" is correct for every image.
     """
     folder = tmp_path_factory.mktemp("made")
     return make_run(folder, prompts=make_plain_prompts(4), generators=GENERATORS, score=score)
@@ -95,11 +95,9 @@ def test_words_do_not_count_if_people_disagree_or_are_unsure(tmp_path: Path, run
 def test_scores_and_prompts_that_cannot_be_used_for_words_are_errors(tmp_path: Path, run: MadeRun) -> None:
     folder = write_ratings(tmp_path)
     write_file(folder / "scores.csv", "prompt_id,generator,gecko\np0000,atlas,1\n")
-    with pytest.raises(
-        ConfigError, match=r"to judge words, expected a run in its store \(STORE/runs/ID\).*scores\.csv"
-    ):
+    with pytest.raises(ConfigError, match=r"judging words requires a run in its store \(STORE/runs/ID\).*scores\.csv"):
         judge_words(folder, f"{folder}/scores.csv")
-    with pytest.raises(SourceError, match="no metric of the run asks about the words of the rated images"):
+    with pytest.raises(SourceError, match="no metric in the run asks about words in the prompts of rated images"):
         judge_words(folder, str(run.folder), "metrics=[clipscore]")
     write_file(folder / "prompts.csv", (folder / "prompts.csv").read_text().replace("a red star", "A tall man"))
     with pytest.raises(

@@ -50,7 +50,7 @@ def write_bridge(run: MadeRun, **other: Any) -> None:
     """Write to the run's store a bridge between the metric versions of both nights, as `plumbline bridge` does.
 
     A bridge says whether and how the old version's scores can be converted to the new version's. The arguments `other`
-    replace fields of the bridge.
+    override fields of the bridge.
     """
     old, new = (
         MetricVersion(metric="gecko", run_id=day, recipe=read_recipe(read_manifest(run.store, day), "gecko"))
@@ -107,7 +107,7 @@ def test_a_night_is_compared_through_the_bridge_and_the_bridges_noise_is_not_a_r
     assert atlas.before == pytest.approx(atlas.after, abs=0.03) and 0 < atlas.margin < 0.1
 
 
-def test_a_fall_beyond_the_margin_is_a_regression_through_the_bridge(joined: MadeRun, tmp_path: Path) -> None:
+def test_a_drop_beyond_the_margin_is_a_regression_across_the_bridge(joined: MadeRun, tmp_path: Path) -> None:
     """The first night uses the old wording; on the third night, cobalt is much worse under the new wording."""
 
     def score_cobalt_worse(generator: str, metric: str, prompt: int) -> float:

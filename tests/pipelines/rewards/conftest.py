@@ -26,7 +26,7 @@ class ScoredBenchmark(NamedTuple):
     scores: pd.DataFrame
 
     def score(self, metric: str, uid: str) -> float:
-        """Return the metric's unmodified score of the image `uid` (generator/image_id)."""
+        """Return the metric's unmodified score for the image `uid` (generator/image_id)."""
         generator, image_id = uid.split("/")
         rows = self.scores
         chosen = rows[(rows.metric == metric) & (rows.generator == generator) & (rows.image_id == image_id)]
@@ -54,7 +54,7 @@ def scored(tmp_path_factory: pytest.TempPathFactory) -> ScoredBenchmark:
 def make_config(scored: ScoredBenchmark, output: str | Path, form: str, **options: Any) -> RewardsConfig:
     """Return a configuration that exports the run in the format `form`, with all pairs except ties.
 
-    The options replace fields of the configuration, such as the selection's margin.
+    The options override fields of the configuration, such as the selection's margin.
     """
     values = {"store": str(scored.store), "output": str(output), "format": form, "held_out": 0.25, "shard_rows": 5}
     selection = {"margin": 0.0, **options.pop("selection", {})}

@@ -1,4 +1,4 @@
-"""Each format is read by the program that trains on it, or by a copy of its steps if it cannot be installed.
+"""Each format is read by the program that trains on it, or by a copy of the program's steps if it cannot be installed.
 
 docs/rewards.md names, for every format, the program's source file that contains these steps.
 """

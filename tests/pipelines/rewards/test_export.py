@@ -50,7 +50,7 @@ class SimulatedDeath(BaseException):
 
 
 def die_at_write(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """Make calls of `Place.create` after the first `number` raise SimulatedDeath, as if the process had died."""
+    """Make calls to `Place.create` raise SimulatedDeath after the first `number` calls, as if the process had died."""
     done, before = 0, Place.create
 
     def create(place: Place, data: bytes) -> bool:
@@ -248,7 +248,7 @@ def test_the_direction_of_a_metric_is_known() -> None:
 
 @pytest.fixture
 def scored_files(scored: ScoredBenchmark, tmp_path: Path) -> ScoredBenchmark:
-    """Make a run over image files that rows refer to by address."""
+    """Make a run over image files whose paths are in the rows' `uri` column."""
     folder = tmp_path / "bench"
     write_rows(folder / "prompts.parquet", read_prompt_rows(4))
     for generator in GENERATORS[::2]:
@@ -360,7 +360,7 @@ def test_images_whose_cells_are_pruned_are_counted_as_unverified(scored_files: S
         ),
         (
             {"baseline_generator": "atlas"},
-            "baseline_generator: expected baseline=RUN too, the run with images of 'atlas'",
+            "baseline_generator: expected baseline as well, got none; set it to a run with images from 'atlas'",
         ),
         ({"baseline": "yesterday"}, "baseline=yesterday: no such run"),
         ({"selection": {"margin": 1e6}}, "nothing to export; 35 of 36 images have a reward"),

@@ -88,8 +88,8 @@ def test_hpsv3s_own_dataset_takes_pairs(
 ) -> None:
     """HPSv3's class reads paths relative to the working directory.
 
-    The test calls `get_single_item`, because `[]` replaces a failing row with another. The file of the class is loaded
-    on its own, because the package imports names that transformers 5 no longer has.
+    The test calls `get_single_item`, because `[]` replaces a failing row with another. The file with the class is
+    loaded on its own, because the package imports names that transformers 5 no longer has.
     """
     package = find_spec("hpsv3")
     assert package is not None and package.submodule_search_locations is not None

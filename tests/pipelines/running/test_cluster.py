@@ -134,7 +134,7 @@ def test_a_pool_with_gpus_starts_and_reports_that_torch_sees_no_gpu(tmp_path: Pa
     """The cluster claims two GPUs, so that the workers start; then torch finds none on most machines."""
     bench = Bench(tmp_path, "metric=[clipscore]", "cluster=local", generators=["atlas"], count=2)
     with run_head(tmp_path / "ray.log", "--num-cpus=4", "--num-gpus=2") as head:
-        words = bench.list_words(f"cluster.address={head.address}", "cluster.pools.similarities.num_gpus=1")
+        words = bench.list_arguments(f"cluster.address={head.address}", "cluster.pools.similarities.num_gpus=1")
         done = subprocess.run(
             [sys.executable, "-m", "jobs.sweep", *words],
             capture_output=True, text=True, cwd=ROOT, env=make_head_environment(),

@@ -1,4 +1,4 @@
-"""A machine that sees other files than the driver is distinguished from a machine that cannot read the files."""
+"""A machine that sees other files than the driver gets a different error from a machine that cannot reach storage."""
 
 import os
 from pathlib import Path

@@ -96,6 +96,9 @@ def test_with_cluster_auto_models_of_few_prompts_run_here_without_workers(
     workload = make_workload([planned])
     outcomes = compute_quick_cells(workload, planned.config.cluster, lambda event: None)
     assert {
-        cell.stage for work in workload.shards_with_work("prompts") for cell in work.cells if cell.path in outcomes
+        cell.stage
+        for work in workload.iterate_shards_with_work("prompts")
+        for cell in work.cells
+        if cell.path in outcomes
     } == expected
     assert all(outcome.state == "committed" for outcome in outcomes.values())

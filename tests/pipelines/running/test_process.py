@@ -1,4 +1,4 @@
-"""A deadline ends a process with hanging code, and does not affect code that finishes in time."""
+"""A deadline ends a process whose code hangs, and does not affect code that finishes in time."""
 
 import signal
 import subprocess

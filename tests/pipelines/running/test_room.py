@@ -1,4 +1,4 @@
-"""A run reserves resources for all its pools at once; otherwise it waits, and reports once which runs it waits for."""
+"""A run reserves resources for all its pools at once; otherwise it waits, and reports once for which runs."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -7,7 +7,7 @@ import pytest
 from plumbline.pipelines.base.cluster_config import PoolConfig
 from plumbline.pipelines.running.machines import (
     WAIT_NOTICE_SECONDS,
-    NoRoom,
+    NoRoomError,
     RoomWatch,
     describe_resources,
     reserve_room,
@@ -81,5 +81,5 @@ def test_a_waiting_run_reserves_nothing_so_that_two_runs_cannot_block_each_other
 
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_wave_that_is_too_large_for_the_machines_does_not_wait() -> None:
-    with pytest.raises(NoRoom, match="no room for its workers"), reserve_room({"answers": PoolConfig(num_cpus=5)}):
+    with pytest.raises(NoRoomError, match="no room for its workers"), reserve_room({"answers": PoolConfig(num_cpus=5)}):
         raise AssertionError("a pool with five CPUs was placed on a machine with four")

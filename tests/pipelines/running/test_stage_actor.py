@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from plumbline.operators.base.batches import count_calls, notify_of_calls
+from plumbline.operators.base.batches import notify_of_calls, record_calls
 from plumbline.operators.base.errors import ConfigError, RowError
 from plumbline.operators.base.rows import table
 from plumbline.operators.base.schemas import QUESTIONS
@@ -63,7 +63,7 @@ class OverlappingStage:
         if prepared == "first":
             self.prepared.wait(TIMEOUT_SECONDS)
         self.computing -= 1
-        count_calls(2)
+        record_calls(2)
         return dict.fromkeys(("vqascore", "other"), table([], QUESTIONS))
 
 
@@ -109,7 +109,7 @@ def make_work(name: str) -> Work:
 
 
 def compute_bundle(actor: StageActor, *works: Work) -> tuple[Work, ...]:
-    """Return the works with their outcomes, as the actor returns them for a batch with this bundle."""
+    """Send the pieces of work to the actor as one bundle, and return them with their outcomes."""
     (computed,) = actor({"bundle": np.array([dump_bundle(works)], dtype=object)})["bundle"]
     return load_bundle(computed, StorageConfig())
 
@@ -133,9 +133,9 @@ def test_the_next_shard_is_prepared_while_this_one_is_computed(actor: StageActor
     assert states == {"first": "committed", "second": "committed"}
     stage: Any = actor.stages["bench"]
     assert stage.most_computing == 1
-    events = ray.get(actor.progress.take_unread.remote()).events
+    events = ray.get(actor.progress.take_unread_reports.remote()).events
     assert ProgressTotals(events).nodes["questions"].calls == 4
-    assert not ray.get(actor.progress.take_unread.remote()).events, "each event is delivered once"
+    assert not ray.get(actor.progress.take_unread_reports.remote()).events, "each event is delivered once"
 
 
 def test_a_cell_that_cannot_be_saved_fails_alone(actor: StageActor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +241,7 @@ def test_a_bundle_whose_worker_died_continues_and_the_interrupted_shard_comes_la
     assert shards == ["third", "last", "second"]
     assert [work.shard.name for work in works] == ["first", "second", "third", "last"]
     assert [next(iter(work.outcomes.values())).rows for work in works] == [7, 1, 1, 1]
-    events = ray.get(actor.progress.take_unread.remote()).events
+    events = ray.get(actor.progress.take_unread_reports.remote()).events
     assert ProgressTotals(events).nodes["questions"].rows == 4 * 2, "each is counted once"
     assert ray.get(actor.progress.get_history.remote("questions", FIRST_SHARD)) == NO_HISTORY, (
         "the history ends with the bundle"
@@ -280,7 +280,7 @@ def test_counts_of_calls_are_sent_periodically_and_none_is_lost() -> None:
     seldom.send()
     assert sent == [7]
     seldom.add(1)
-    assert (seldom.take_unreported(), seldom.take_unreported()) == (1, 0)
+    assert (seldom.take_unreported_calls(), seldom.take_unreported_calls()) == (1, 0)
     always.add(2)
     assert sent == [7, 2]
 

@@ -12,7 +12,7 @@ from plumbline.pipelines.base.cluster_config import ClusterConfig
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.running.errors import RunnerError
 from plumbline.pipelines.running.ordered_calls import ITEMS_PER_SLOT
-from plumbline.pipelines.running.tasks import N_THREADS, Tasks, ThreadTasks, open_tasks
+from plumbline.pipelines.running.tasks import N_THREADS, TaskRunner, ThreadTaskRunner, open_tasks
 from plumbline.pipelines.sources.shards import read_shard
 from plumbline.pipelines.store.store import Store
 from tests.bench_of import Bench, read_image_rows, run_plan, save_scores
@@ -21,12 +21,12 @@ CLUSTER_CONFIG = ClusterConfig(driver_rows=10, max_attempts=2)
 
 
 @pytest.fixture(scope="module", params=["here", "ray"])
-def tasks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tasks]:
+def tasks(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TaskRunner]:
     if request.param == "ray":
         request.getfixturevalue("ray_cluster")
     store = Store(StorageConfig().locate(str(tmp_path_factory.mktemp("store"))))
     with open_tasks(CLUSTER_CONFIG, store, rows=10 if request.param == "here" else 11) as tasks:
-        assert isinstance(tasks, ThreadTasks) == (request.param == "here")
+        assert isinstance(tasks, ThreadTaskRunner) == (request.param == "here")
         yield tasks
 
 
@@ -41,7 +41,7 @@ def refuse(place: str, number: int) -> int:
 
 
 def die_once(notes: Path, number: int) -> int:
-    """Return the number, but end the process at the first call for each number, and at every call for the number 9."""
+    """Return the number, but end the process on the first call for each number, and on every call for 9."""
     note = notes / str(number)
     if number == 9 or not note.exists():
         note.write_text("died")
@@ -49,12 +49,12 @@ def die_once(notes: Path, number: int) -> int:
     return number
 
 
-def test_results_keep_the_order_of_the_items(tasks: Tasks) -> None:
+def test_results_keep_the_order_of_the_items(tasks: TaskRunner) -> None:
     assert list(tasks.map(multiply, range(100), shared=3)) == list(range(0, 300, 3))
     assert list(tasks.map(multiply, [], shared=3)) == []
 
 
-def test_items_are_only_consumed_when_needed(tasks: Tasks) -> None:
+def test_items_are_only_consumed_when_needed(tasks: TaskRunner) -> None:
     taken = []
     results = tasks.map(multiply, (taken.append(number) or number for number in range(10_000)), shared=1)
     assert next(results) == 0
@@ -62,7 +62,7 @@ def test_items_are_only_consumed_when_needed(tasks: Tasks) -> None:
     assert len(taken) <= ITEMS_PER_SLOT * max(N_THREADS, os.cpu_count() or 1, 4) + 1
 
 
-def test_an_error_for_the_user_is_raised_unchanged(tasks: Tasks) -> None:
+def test_an_error_for_the_user_is_raised_unchanged(tasks: TaskRunner) -> None:
     with pytest.raises(SourceError, match=r"^images\.parquet, row 3: expected a number; write one$"):
         list(tasks.map(refuse, range(10), shared="images.parquet"))
 
@@ -79,12 +79,12 @@ def test_a_task_whose_process_dies_is_repeated_up_to_a_limit(tmp_path: Path) -> 
 def test_the_driver_handles_all_rows_if_ray_is_not_used(tmp_path: Path) -> None:
     cluster = ClusterConfig(executor="here", driver_rows=0)
     with open_tasks(cluster, Store(StorageConfig().locate(str(tmp_path))), rows=10**9) as tasks:
-        assert isinstance(tasks, ThreadTasks)
+        assert isinstance(tasks, ThreadTaskRunner)
     assert not list(tmp_path.iterdir())
 
 
-def read_tables(bench: Bench, *words: str) -> dict[str, bytes]:
-    """Plan and run a sweep; return the bytes of the files of its scores, errors, summary and usual scores, by path."""
+def sweep_for_tables(bench: Bench, *words: str) -> dict[str, bytes]:
+    """Run a sweep; return the bytes of its tables (scores, errors, summary and usual scores), keyed by path."""
     run = Path(run_plan(bench.plan(*words)).folder)
     every = (path for name in ("scores", "errors", "summary", "usual_scores") for path in run.rglob(f"{name}.parquet*"))
     files = (file for path in every for file in ([path] if path.is_file() else path.iterdir()))
@@ -92,7 +92,7 @@ def read_tables(bench: Bench, *words: str) -> dict[str, bytes]:
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_parts_made_on_ray_equal_those_of_the_driver_to_the_bit(tmp_path: Path) -> None:
+def test_tables_made_on_ray_equal_the_drivers_byte_for_byte(tmp_path: Path) -> None:
     """Some rows failed, and one generator lacks images for some prompts."""
     bench = Bench(tmp_path, "metric=[clipscore,edge_density]", "max_failed=1")
     bench.write("flint", read_image_rows("flint", 5))
@@ -105,5 +105,5 @@ def test_parts_made_on_ray_equal_those_of_the_driver_to_the_bit(tmp_path: Path) 
     planned.store.remove(cell.path)
     planned.store.save(planned.plan.make_cell(cell), rows.table(failed, schemas.ELEMENT_SCORES))
     other = bench.copy_to(tmp_path / "other")
-    here, on_ray = read_tables(bench), read_tables(other, "cluster=local", "cluster.driver_rows=0")
+    here, on_ray = sweep_for_tables(bench), sweep_for_tables(other, "cluster=local", "cluster.driver_rows=0")
     assert len(here) == 5 + 2 + 2 and here == on_ray

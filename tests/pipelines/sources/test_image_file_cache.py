@@ -106,7 +106,7 @@ def test_benchmarks_with_the_same_generators_have_separate_caches(bench: Bench, 
 
 @pytest.mark.parametrize("limit", ["null", "4"])
 def test_a_finished_runs_images_are_listed_without_opening_their_files(limit: str, tmp_path: Path) -> None:
-    """Reports, pages and rewards list images in this way, also for a run with a limit."""
+    """Reports, pages and rewards list images in this way, even for a run with a limit."""
     bench = Bench(tmp_path, METRIC_OPTION, f"benchmark.limit={limit}", generators=("atlas",))
     manifest = read_manifest(bench.store, run_plan(bench.plan()).run_id)
     before, _ = find_originals(manifest, bench.store)

@@ -1,4 +1,4 @@
-"""Inputs may use any column names, prompts in rows, and any paths; files that change after planning are not read."""
+"""Inputs may have any column names and paths, and prompts in rows; files that change after planning are not read."""
 
 import json
 import os

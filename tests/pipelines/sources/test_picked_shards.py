@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plumbline.operators.images.decoding import ImageLimits
-from plumbline.operators.statistics.options import Adaptive
+from plumbline.operators.statistics.options import AdaptiveConfig
 from plumbline.pipelines.base.storage import StorageConfig
 from plumbline.pipelines.sources import adaptive_rounds
 from plumbline.pipelines.sources.adaptive_rounds import split_rounds
@@ -130,7 +130,7 @@ def test_shards_of_rounds_depend_on_the_prompts_of_their_own_rows(bench: dict[st
             sources,
             config,
             open_benchmark_uris(config, STORAGE_CONFIG, ImageLimits()),
-            Adaptive(method="betting", range=(0, 1), seed=seed),
+            AdaptiveConfig(method="betting", range=(0, 1), seed=seed),
             ImageFileCache(None, config),
         )
         check_shards(cut.sources, bench)

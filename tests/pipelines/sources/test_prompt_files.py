@@ -89,7 +89,7 @@ def test_a_file_with_one_prompt_per_line_is_read_too(tmp_path: Path) -> None:
     "name, content, complaint",
     [
         ("p.csv", "prompt_id,text\n1,a\n2,b,c\n", r"p\.csv, row 1 \(line 3\): expected 2 fields, found 3; correct"),
-        ("p.json", '["a", 7]', r"p\.json, row 1: expected text, found int; correct it"),
+        ("p.json", '["a", 7]', r"p\.json, row 1: expected text, found int; write it as text"),
         ("p.csv", "prompt_id,text\n", "found none; check the path"),
         ("p.csv", "prompt_id,text\n1,a\n1,b\n", r"p\.csv, row 1: prompt_id '1' occurs twice"),
         ("p.csv", "prompt_id,text,text\n1,a,b\n", r"p\.csv: 2 columns are called 'text'; rename or remove all but one"),
@@ -122,7 +122,7 @@ def test_a_file_with_one_prompt_per_line_is_read_too(tmp_path: Path) -> None:
         ),
         ("p.json", '{"1": {"text": "a"', r"p\.json: not JSON .*; it may be truncated"),
         ("p.json", '{"1": 7}', r"p\.json, row 0 \('1'\): expected an object, found int"),
-        ("p.json", '"a"', r"p\.json: expected an object of prompts by id, or a list, found str"),
+        ("p.json", '"a"', r"p\.json: expected an object that maps ids to prompts, or a list, found str"),
         ("p.json", '{"1": {"text": "a"}, "2": {}}', r"p\.json, row 1: expected column\(s\) text, found prompt_id"),
         ("p.json", '{"1": {"text": ["a"]}}', r"p\.json, row 0.*: expected the prompt as text, found list"),
     ],

@@ -1,4 +1,4 @@
-"""Question files are read as by the code of their release; an unreadable row is reported and affects no other row."""
+"""Question files are read as the released code reads them; an unreadable row is reported and affects no other."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ def list_questions(pack: QuestionPack, prompt_id: str) -> list[dict[str, Any]]:
 
 
 def list_parents(pack: QuestionPack, prompt_id: str) -> list[list[str]]:
-    """Return, for each question, the texts of its parents."""
+    """Return the texts of each question's parents."""
     rows = list_questions(pack, prompt_id)
     text_of = {row["question_id"]: row["text"] for row in rows}
     return [[text_of[parent] for parent in row["parents"]] for row in rows]

@@ -73,8 +73,8 @@ def list_paths(value: Any, path: JsonPath = ()) -> Iterator[JsonPath]:
         yield from list_paths(one, (*path, name))
 
 
-def change(files: Mapping[str, Any], path: JsonPath, value: Any) -> dict[str, Any]:
-    """Return a copy of the files with another value at a path, or without the field if `value` is MISSING_FIELD."""
+def change_value(files: Mapping[str, Any], path: JsonPath, value: Any) -> dict[str, Any]:
+    """Return a copy of the files with `value` at `path`, or without this field if `value` is MISSING_FIELD."""
     copy: dict[str, Any] = copy_json(dict(files))
     holder: Any = copy
     for name in path[:-1]:
@@ -146,13 +146,19 @@ def test_a_field_of_another_type_only_costs_its_row_and_is_reported_by_file_and_
 
 
 def require_others_unaffected(
-    name: str, files: Mapping[str, Any], row_depth: int = 2, *, inner: str = "", numbered: bool = False, losses: int = 1
+    name: str,
+    files: Mapping[str, Any],
+    row_depth: int = 2,
+    *,
+    inner: str = "",
+    numbered: bool = False,
+    prompts_per_row: int = 1,
 ) -> None:
     """Fail if changing a field of a row affects another row.
 
-    `row_depth` is the length of the paths of rows. `inner` is the folder, relative to the files, from which the pack is
-    read. `numbered` is True if prompts are named by line numbers, so that a missing line renames the prompts after it.
-    `losses` is the number of prompts that a row contains.
+    `row_depth` is the length of a row's path. `inner` is the folder, relative to the files, from which the pack is
+    read. `numbered` is True if a prompt's id is its line number, so that a missing line changes all later ids.
+    `prompts_per_row` is the number of prompts that each row contains.
     """
     with TemporaryDirectory() as folder:
         before = index_questions_by_prompt(read(name, Path(folder), files, inner))
@@ -165,10 +171,10 @@ def require_others_unaffected(
         if value is MISSING_FIELD and len(path) == 2 and numbered:
             return
         with TemporaryDirectory() as folder:
-            pack = read(name, Path(folder), change(files, path, value), inner)
+            pack = read(name, Path(folder), change_value(files, path, value), inner)
         after = index_questions_by_prompt(pack)
         lost = [prompt for prompt, content in before.items() if after.get(prompt) != content]
-        assert len(lost) <= losses
+        assert len(lost) <= prompts_per_row
         for line in pack.problems:
             assert "\n" not in line and len(line) < 1000
             assert re.search(r"\.(csv|jsonl?), row \d+", line), line

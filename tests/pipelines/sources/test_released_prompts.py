@@ -59,9 +59,9 @@ def make_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def fill(**fields: Any) -> list[dict[str, Any]]:
-    """Return a row with these fields for each prompt.
+    """Return a row with these fields for each of ODD_PROMPTS.
 
-    The values PROMPT, NUMBER and PLACE become the prompt's text, its index from 1 and its index from 0.
+    The values PROMPT, NUMBER and PLACE stand for the prompt's text, its number (from 1) and its index (from 0).
     """
     values = [{"PROMPT": text, "NUMBER": place + 1, "PLACE": place} for place, text in enumerate(ODD_PROMPTS)]
     return [
@@ -321,8 +321,8 @@ def compute_means_by_skill(run: Path, skills: Mapping[str, Sequence[int]]) -> tu
     return summary.set_index(["skill", "generator"])["mean"].to_dict(), expected
 
 
-def test_means_of_genai_bench_have_the_skills_in_the_neighbouring_file(tmp_path: Path) -> None:
-    """Figure 4b and tables 10b and 10d of the VQAScore paper have these means. Changed skills make a new run."""
+def test_genai_bench_means_are_grouped_by_the_skills_in_the_neighbouring_file(tmp_path: Path) -> None:
+    """Figure 4b and tables 10b and 10d of the VQAScore paper show these means. New skills need a new run."""
     words = write_genai_bench(tmp_path)
     run_for_output("sweep", *words)
     first = find_newest_run_folder(tmp_path / "store")
@@ -344,7 +344,7 @@ def test_means_of_genai_bench_have_the_skills_in_the_neighbouring_file(tmp_path:
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        ([7], "genai_skills.json: expected an object of prompts by skill, found list"),
+        ([7], "genai_skills.json: expected an object that maps skills to prompts, found list"),
         ({"counting": 7}, "genai_skills.json, 'counting': expected a list of prompts, found int"),
         ({"counting": [True]}, "genai_skills.json, 'counting': expected a prompt's number or id, found True"),
         ({"counting": [99]}, "found only other prompts, such as '00099'"),

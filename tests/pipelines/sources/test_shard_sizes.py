@@ -1,4 +1,4 @@
-"""Shards are as large as rows, bytes and workers allow; their size is stored, because keys depend on it."""
+"""Shards are as large as limits on rows, bytes and workers allow; their size is stored, because keys depend on it."""
 
 from collections.abc import Callable
 from pathlib import Path

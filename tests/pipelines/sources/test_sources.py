@@ -1,4 +1,4 @@
-"""Sources are divided into shards by the footers of their files; an unreadable file affects no other file."""
+"""Sources are divided into shards along the row groups of their files; an unreadable file affects no other file."""
 
 import os
 from pathlib import Path
@@ -111,7 +111,7 @@ def test_pages_that_do_not_decode_fail_with_file_and_row_groups(tmp_path: Path) 
         ([{"prompt_id": "1", "text": "a"}, {"prompt_id": "1", "text": "b"}], "row 1: prompt_id '1' occurs twice"),
         ([{"prompt_id": None, "text": "a"}, {"prompt_id": "2", "text": "b"}], "row 0: the prompt has no prompt_id"),
         ([{"id": "1", "text": "a"}], r"expected column\(s\) prompt_id, found id, text"),
-        ([{"prompt_id": "1", "text": "a", "skills": 3}], "expected `skills` to be a list of text, found int"),
+        ([{"prompt_id": "1", "text": "a", "skills": 3}], "expected `skills` to be a list of strings, found int"),
     ],
 )
 def test_bad_prompts_stop_the_sweep_before_anything_is_computed(
@@ -147,7 +147,8 @@ def test_files_next_to_the_folders_of_generators_are_refused_by_name(tmp_path: P
     folder = write_benchmark(tmp_path, ["flint"])
     write_images(folder / "images/0.parquet")
     with pytest.raises(
-        ConfigError, match=r"Parquet files \(0\.parquet\) next to folders with Parquet files \(flint\); move the files"
+        ConfigError,
+        match=r"Parquet files \(0\.parquet\) next to folders with Parquet files \(flint\); move these files",
     ):
         open_folder(folder)
     (folder / "images/0.parquet").write_bytes(b"PAR1")

@@ -7,7 +7,7 @@ import fsspec
 import pyarrow as pa
 import pytest
 
-from plumbline.operators.base.errors import ConfigError, RefusedUri
+from plumbline.operators.base.errors import ConfigError, RefusedUriError
 from plumbline.operators.images.decoding import ImageLimits
 from plumbline.operators.images.preparing import RowError, decode_row_image
 from plumbline.pipelines.base.storage import StorageConfig
@@ -175,7 +175,7 @@ def test_prefixes_on_s3_are_bounds_too(root: str, uri: str, inside: bool) -> Non
     if inside:
         assert uris.locate(uri).path == uri.removeprefix("s3://").removeprefix("hf://")
     else:
-        with pytest.raises(RefusedUri):
+        with pytest.raises(RefusedUriError):
             uris.locate(uri)
 
 

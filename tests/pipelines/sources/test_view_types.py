@@ -23,7 +23,7 @@ def convert_to_view_type(dtype: pa.DataType) -> pa.DataType:
 
 
 def write_as_views(folder: Path) -> None:
-    """Rewrite all Parquet files of a folder with string and binary views, in row groups of three."""
+    """Rewrite all Parquet files in a folder with string and binary views, in row groups of three."""
     for file in folder.rglob("*.parquet"):
         table = pq.read_table(file)
         schema = pa.schema([field.with_type(convert_to_view_type(field.type)) for field in table.schema])

@@ -94,5 +94,7 @@ def test_a_role_without_a_model_is_refused_in_one_line(metric: str, role: str, b
 
 
 def test_a_model_without_vision_is_refused_as_a_judge_of_images(bench: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"viescore needs a captioner .*, but the model of role 'llm' is a causal_lm"):
+    with pytest.raises(
+        ConfigError, match=r"viescore needs a captioner .*, but the model for role 'llm' is a causal_lm"
+    ):
         make_sweep_config(bench, tmp_path / "store", "metric=[viescore]", "metrics.viescore.judge=llm")

@@ -198,8 +198,8 @@ class CountingClock(ScriptedClock):
         self.reads.release()
         return self.time
 
-    def has_beaten(self, times: int) -> bool:
-        """Return True if the renewing thread reads the clock `times` times more, without long pauses."""
+    def is_read_again(self, times: int) -> bool:
+        """Return True if the renewing thread reads the clock another `times` times, with pauses under 20 seconds."""
         while self.reads.acquire(blocking=False):
             pass
         return all(self.reads.acquire(timeout=20) for _ in range(times))
@@ -212,11 +212,11 @@ def test_a_late_holder_with_a_full_disk_keeps_trying_until_another_process_takes
         lease.when_lost = told.put
         with simulate_full_disk():
             clock.time += 0.25
-            assert clock.has_beaten(5), "its thread continues"
+            assert clock.is_read_again(5), "its thread continues"
             with pytest.raises(WriteError, match=r"leases/night/00000002.json: cannot be written"):
                 lease.renew()
             assert not lease.lost
-        assert clock.has_beaten(5) and lease.number == 2 and told.empty()
+        assert clock.is_read_again(5) and lease.number == 2 and told.empty()
         store.write_text("leases/night/00000003.json", "{")
         assert "took its place" in str(told.get(timeout=20))
 

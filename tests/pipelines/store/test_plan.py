@@ -195,7 +195,7 @@ def test_a_metric_without_its_model_fails_the_config(folder: Path) -> None:
     with pytest.raises(ConfigError, match=r"metrics\.clipscore\.model: no model has the role 'nobody'"):
         make_plan(folder, "metrics.clipscore.model=nobody")
     with pytest.raises(
-        ConfigError, match=r"clipscore needs a clip or .*, but the model of role 'vqa' is a clip_flant5"
+        ConfigError, match=r"clipscore needs a clip or .*, but the model for role 'vqa' is a clip_flant5"
     ):
         make_plan(folder, "metrics.clipscore.model=vqa")
 

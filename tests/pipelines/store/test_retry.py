@@ -122,8 +122,10 @@ def test_a_run_without_some_cells_does_not_replace_a_complete_run(folder: Path, 
     assert not whole.unchanged and whole.exit_code == 0
 
 
-def test_an_image_that_has_appeared_at_its_address_since_is_retried(folder: Path, decoder: RecordingDecoder) -> None:
-    """The new image changes the key of its cell, so the new cell and the draft with the failed row differ in path."""
+def test_an_image_that_was_missing_at_its_address_is_retried_when_it_exists(
+    folder: Path, decoder: RecordingDecoder
+) -> None:
+    """The new image changes its cell's key, so the new cell has a different path from the draft with the failed row."""
     places = folder / "images/atlas"
     rows = read_image_rows("atlas", 4)
     for number, row in enumerate(rows[1:], 1):

@@ -1,4 +1,4 @@
-"""A cell that is recomputed asks its model only about rows that no earlier cell contains."""
+"""When a cell is recomputed, its model is only called for rows that no earlier cell contains."""
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -81,10 +81,10 @@ def test_moving_or_copying_a_folder_of_images_asks_no_model(
         pytest.param("images/atlas", "image_id", id="generator"),
     ],
 )
-def test_renaming_a_file_or_generator_asks_no_model(
+def test_renaming_a_file_or_generator_calls_no_model(
     renamed: str, hidden: str, folder: Path, encoded: dict[str, int]
 ) -> None:
-    """No model is asked even if the generator's name is part of the image ids."""
+    """No model is called even if the generator's name is part of the image ids."""
     rows = [{name: value for name, value in row.items() if name != hidden} for row in read_image_rows("atlas", 8)]
     write_rows(folder / "images/atlas/00000.parquet", rows)
     sweep_and_read_scores(folder, "store")

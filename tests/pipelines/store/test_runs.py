@@ -16,12 +16,12 @@ from plumbline.pipelines.store.runs import (
     find_run,
     list_run_ids,
     list_runs,
-    make_newest,
+    make_run_newest,
     name_by_date,
     name_by_time,
     read_earlier_runs,
     read_manifest,
-    read_newest_first,
+    read_runs_newest_first,
 )
 from plumbline.pipelines.store.store import LATEST_FILE, Store
 from tests.commands import open_store_at, run_for_output
@@ -46,7 +46,7 @@ def test_runs_are_listed_in_a_store_of_any_name_and_other_stores_are_not(name: s
         store.write_text(f"runs/{run_id}/manifest.json", "{}")
     store.write_text("runs/unfinished/scores.parquet", "")
     store.write_text("runs/a/metaeval/manifest.json", "")
-    make_newest(store, "a")
+    make_run_newest(store, "a")
     for other in ("seeds1", "ab", "whats"):
         open_store_at(f"{place}/{other}").write_text("runs/c/manifest.json", "{}")
     assert list_run_ids(store) == ["b", "a"] and find_newest_run(store) == "a"
@@ -119,11 +119,11 @@ def test_runs_named_by_date_or_by_time_are_listed_in_order_of_their_start(store:
     ]
     for run_id in ids[::-1]:
         store.write_text(f"runs/{run_id}/manifest.json", "{}")
-    make_newest(store, NEW_RUN)
+    make_run_newest(store, NEW_RUN)
     assert list_run_ids(store) == [OLD_RUN, *ids, NEW_RUN]
     assert [run.run_id for run in read_earlier_runs(store, "2026-11-23-140506")] == [*ids[:3][::-1], OLD_RUN]
     assert find_newest_run(store) == NEW_RUN, "the run that is recorded as having ended last"
-    assert [run.run_id for run in read_newest_first(store)][:3] == [NEW_RUN, ids[-1], ids[-2]]
+    assert [run.run_id for run in read_runs_newest_first(store)][:3] == [NEW_RUN, ids[-1], ids[-2]]
 
 
 class Runs:
@@ -137,17 +137,17 @@ class Runs:
 
     def report(self, run_id: str) -> None:
         self.store.write_text(f"runs/{run_id}/report.html", f"of {run_id}")
-        make_newest(self.store, run_id)
+        make_run_newest(self.store, run_id)
 
     def end(self, run_id: str) -> None:
         self.write(run_id)
         self.report(run_id)
 
     def find_newest_ids(self) -> set[str | None]:
-        """Return the ids of the newest run according to each way to find it; there is a single id if all ways agree."""
+        """Return the newest run's id according to five lookups; the set has a single id if all of them agree."""
         store = self.store
         latest, page = store.read_text(LATEST_FILE), store.read_text("latest/report.html")
-        last = next(read_newest_first(store)).run_id
+        last = next(read_runs_newest_first(store)).run_id
         return {find_newest_run(store), find_run(store, "latest"), (latest or "").strip(), (page or "")[3:], last}
 
 
@@ -165,11 +165,11 @@ def test_the_newest_run_is_the_run_that_ended_last_even_if_clocks_disagree(runs:
     assert runs.find_newest_ids() == {AHEAD_RUN}
     runs.end(BEHIND_RUN)
     assert runs.find_newest_ids() == {BEHIND_RUN}
-    make_newest(runs.store, BEHIND_RUN)
+    make_run_newest(runs.store, BEHIND_RUN)
     assert runs.find_newest_ids() == {BEHIND_RUN} and list_run_ids(runs.store) == [AHEAD_RUN, BEHIND_RUN]
     assert [run.run_id for run in read_earlier_runs(runs.store, BEHIND_RUN)] == [AHEAD_RUN]
     assert not list(read_earlier_runs(runs.store, AHEAD_RUN))
-    make_newest(runs.store, AHEAD_RUN)  # its sweep ran again and found no change, possibly during another sweep
+    make_run_newest(runs.store, AHEAD_RUN)  # its sweep ran again and found no change, possibly during another sweep
     assert runs.find_newest_ids() == {AHEAD_RUN} and len(runs.store.files("order")) == 2
 
 
@@ -178,7 +178,7 @@ def test_an_unreported_run_is_not_the_newest_but_a_sweep_reads_it_first(runs: Ru
     assert find_newest_run(runs.store) == AHEAD_RUN, "there is no other"
     runs.report(AHEAD_RUN)
     runs.write(BEHIND_RUN)
-    assert find_newest_run(runs.store) == AHEAD_RUN and next(read_newest_first(runs.store)).run_id == BEHIND_RUN
+    assert find_newest_run(runs.store) == AHEAD_RUN and next(read_runs_newest_first(runs.store)).run_id == BEHIND_RUN
     runs.end("20260101-000000-000000")
     assert runs.find_newest_ids() == {"20260101-000000-000000"}
     runs.report(BEHIND_RUN)
@@ -192,7 +192,7 @@ def test_the_newest_run_is_found_if_its_name_is_damaged_and_another_if_it_is_gon
     for harmed in (b"", b"\xff\xfe", AHEAD_RUN.encode(), b"20991231-000000-000000"):
         (store.place / LATEST_FILE).write(harmed)
         assert find_newest_run(store) == BEHIND_RUN
-        make_newest(store, BEHIND_RUN)
+        make_run_newest(store, BEHIND_RUN)
         assert runs.find_newest_ids() == {BEHIND_RUN}
     remove_run(store, BEHIND_RUN)
     assert find_newest_run(store) == AHEAD_RUN and [place[15:] for place in store.files("order")] == [AHEAD_RUN]
@@ -211,7 +211,7 @@ def test_a_sweep_that_lost_its_lease_does_not_overwrite_another_run(looks: int, 
     runs.end(AHEAD_RUN)
     for publish in (
         lambda: commit_run(runs.store, BEHIND_RUN, {}, assert_lease=lose),
-        lambda: make_newest(runs.store, AHEAD_RUN, assert_lease=lose),
+        lambda: make_run_newest(runs.store, AHEAD_RUN, assert_lease=lose),
     ):
         runs.end("other")
         left[0] = looks
@@ -225,11 +225,11 @@ def test_a_sweep_that_lost_its_lease_does_not_overwrite_another_run(looks: int, 
 def test_runs_without_a_position_come_first_and_the_run_named_last_is_the_newest(store: Store) -> None:
     assert (
         list_run_ids(store) == [OLD_RUN, NEW_RUN]
-        and find_newest_run(store) == NEW_RUN == next(read_newest_first(store)).run_id
+        and find_newest_run(store) == NEW_RUN == next(read_runs_newest_first(store)).run_id
     )
     commit_run(store, AHEAD_RUN, {})
     assert list_run_ids(store) == [OLD_RUN, NEW_RUN, AHEAD_RUN]
-    make_newest(store, OLD_RUN)
+    make_run_newest(store, OLD_RUN)
     assert find_newest_run(store) == OLD_RUN and list_run_ids(store) == [NEW_RUN, AHEAD_RUN, OLD_RUN]
 
 

@@ -20,7 +20,7 @@ from plumbline.pipelines.maintenance.gc_config import GcConfig
 from plumbline.pipelines.store.cells import Cell
 from plumbline.pipelines.store.checksums import DamagedError
 from plumbline.pipelines.store.store import (
-    BrokenCell,
+    BrokenCellError,
     Store,
     decode_cell,
     encode_cell,
@@ -83,7 +83,7 @@ def test_a_commit_whose_answer_is_lost_is_recognised_as_ours(fault: str, bucket:
 def test_a_full_disk_is_reported_with_the_remedy_and_leaves_no_partial_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk, "write_new", add_disk_full_fault(disk.write_new))
+    monkeypatch.setattr(disk, "write_new_file", add_disk_full_fault(disk.write_new_file))
     store = open_store_at(tmp_path)
     (tmp_path / DISK_FULL_FILE).write_text("0")
     with pytest.raises(WriteError, match=r"0-kkkkkkkk\.parquet: cannot be written .*the disk is full: free some space"):
@@ -107,18 +107,18 @@ def test_a_permanent_error_is_committed_and_a_retryable_error_is_only_a_draft(st
 
 def test_a_damaged_cell_and_a_cell_of_another_key_are_refused_by_name(store: Store) -> None:
     store.save(CELL, make_scores(0.5))
-    with pytest.raises(BrokenCell, match=r"0-kkkkkkkk\.parquet: the cell has a different key; run again"):
+    with pytest.raises(BrokenCellError, match=r"0-kkkkkkkk\.parquet: the cell has a different key; run again"):
         store.read(CELL.path, key="another")
     place = store.place
     neighbour = "scores/12345678/atlas/1-jjjjjjjj.parquet"
     for path in (neighbour, get_draft_path(neighbour)):
         (place / path).write((place / CELL.path).read())
         with pytest.raises(
-            BrokenCell, match=r"1-jjjjjjjj\..*parquet: .* \(the file contains another cell\); run .* again"
+            BrokenCellError, match=r"1-jjjjjjjj\..*parquet: .* \(the file contains a different cell\); run .* again"
         ):
             store.read_cell(path)
     (place / CELL.path).write(b"PAR1 cut short")
-    with pytest.raises(BrokenCell, match=r"0-kkkkkkkk\.parquet: the cell is damaged"):
+    with pytest.raises(BrokenCellError, match=r"0-kkkkkkkk\.parquet: the cell is damaged"):
         store.read(CELL.path, key=CELL.key)
 
 
@@ -199,7 +199,7 @@ def test_refusals_by_s3_are_reported_with_the_remedy(s3_server: S3Server, monkey
     nobody = StorageConfig(endpoint_url="http://127.0.0.1:9", key="a", secret="b")
     with pytest.raises(ConfigError, match=r"cannot be reached.*check AWS_ENDPOINT_URL or storage\.endpoint_url"):
         Store(nobody.locate("s3://anywhere/x")).check()
-    with pytest.raises(ConfigError, match=r"ftps://host: Protocol not known: ftps; name .* s3://, gs:// or az://, hf"):
+    with pytest.raises(ConfigError, match=r"ftps://host: Protocol not known: ftps; use .* s3://, gs:// or az://, hf"):
         open_store_at("ftps://host/x").check()
 
 

@@ -22,9 +22,9 @@ ONE_GENERATOR, TWO_GENERATORS, THREE_GENERATORS = (
 
 @pytest.fixture(scope="module")
 def swept_bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    """Return a benchmark of three generators after a sweep of the first, and a sweep of the first two.
+    """Return a benchmark of three generators, after one sweep over the first and one over the first two.
 
-    Each recipe's folder also contains a folder `dropped`, with more files than one page of a listing.
+    Each recipe's folder also contains a folder `dropped`, with more files than fit on one page of a listing.
     """
     words = ("metric=[edge_density]",)
     bench = Bench(tmp_path_factory.mktemp("made"), *words, generators=("atlas", "cobalt", "flint"))

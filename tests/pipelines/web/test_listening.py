@@ -1,4 +1,4 @@
-"""A real server closes a connection without a request, and waits for open requests before it stops."""
+"""A real server closes a connection that sends no request, and answers open requests before it stops."""
 
 import signal
 import socket
@@ -71,7 +71,7 @@ def make_head(size: int, line: bytes = b"X: y\r\n") -> bytes:
 
 
 def read_answer(connection: socket.socket) -> bytes:
-    """Return one complete response of this server; its head and body may arrive separately."""
+    """Return one complete response from the server; its head and body may arrive separately."""
     answer = connection.recv(4096)
     while not answer.endswith(b"answered"):
         received = connection.recv(4096)

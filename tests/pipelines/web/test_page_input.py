@@ -2,7 +2,7 @@
 
 import pytest
 
-from plumbline.pipelines.web.page_input import BadName, clean_name
+from plumbline.pipelines.web.page_input import BadNameError, clean_name
 
 
 @pytest.mark.parametrize("name", ["ann", "Zoë Müller", " ann ", "अनिल", "李雷", "a.b@c.org", "x" * 48, "7"])
@@ -14,7 +14,7 @@ def test_a_name_may_be_of_any_script(name: str) -> None:
     "name", ["", " ", ".", "..", ".ann", "-x", "a/b", "a\\b", "a\0b", "a\nb", "a*", "x" * 49, "a\u202eb"]
 )
 def test_a_name_that_could_be_a_path_or_look_like_another_name_is_refused(name: str) -> None:
-    with pytest.raises(BadName, match="rater: expected a name"):
+    with pytest.raises(BadNameError, match="rater: expected a name"):
         clean_name(name, "rater")
 
 

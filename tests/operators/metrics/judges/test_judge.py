@@ -11,8 +11,8 @@ from plumbline.operators.metrics.judges.judge import (
     describe_form,
     fill_template,
     make_verdict_schema,
-    read_lines,
-    read_object,
+    read_json_verdict,
+    read_text_verdict,
 )
 from plumbline.operators.metrics.metric import Rating
 from plumbline.operators.metrics.writing import UnreadableReply
@@ -37,7 +37,7 @@ TWO_SCALES = (Scale("naturalness", 0, 10), Scale("artifacts", 0, 10))
     ],
 )
 def test_an_object_is_found_in_any_surrounding_text(reply: str) -> None:
-    verdict = read_object(reply, SCALES)
+    verdict = read_json_verdict(reply, SCALES)
     assert (verdict.ratings, verdict.rationale) == ((Rating("rating", 85.0),), "It fits.")
 
 
@@ -62,26 +62,26 @@ def test_an_object_is_found_in_any_surrounding_text(reply: str) -> None:
 )
 def test_a_reply_without_a_verdict_is_refused_with_the_reason(reply: str, why: str) -> None:
     with pytest.raises(UnreadableReply, match=why):
-        read_object(reply, SCALES)
+        read_json_verdict(reply, SCALES)
 
 
 @pytest.mark.parametrize(
     "reply", ["7\n9\nIt looks well.", "Naturalness: 7\nArtifacts: 9\n\nIt looks\nwell.", "**7/10**\n9.\nIt looks well."]
 )
 def test_plain_text_has_one_number_per_line_and_then_the_reasons(reply: str) -> None:
-    verdict = read_lines(reply, TWO_SCALES)
+    verdict = read_text_verdict(reply, TWO_SCALES)
     assert verdict == ((Rating("naturalness", 7), Rating("artifacts", 9)), "It looks well.")
 
 
 @pytest.mark.parametrize("reply", ["7", "7 and 9", "It is fine.\n7\n9", "7\n11\nfine", "7/100\n9\nfine", ""])
 def test_plain_text_without_its_numbers_is_refused(reply: str) -> None:
     with pytest.raises(UnreadableReply):
-        read_lines(reply, TWO_SCALES)
+        read_text_verdict(reply, TWO_SCALES)
 
 
 @given(st.text(alphabet='{}[]":,0123456789.-/ \nratingeNf', max_size=80))
 def test_no_reply_gives_a_number_outside_its_scale(reply: str) -> None:
-    for read in (read_object, read_lines):
+    for read in (read_json_verdict, read_text_verdict):
         try:
             (rating,) = read(reply, SCALES).ratings
         except UnreadableReply:
@@ -90,7 +90,7 @@ def test_no_reply_gives_a_number_outside_its_scale(reply: str) -> None:
 
 
 def test_reasons_are_text_that_a_table_can_store() -> None:
-    verdict = read_object('{"rating": 5, "rationale": "half \\ud83d of\\u0000 it"}', SCALES)
+    verdict = read_json_verdict('{"rating": 5, "rationale": "half \\ud83d of\\u0000 it"}', SCALES)
     assert verdict.rationale.encode() == b"half ? of\x00 it"
 
 

@@ -27,7 +27,7 @@ def test_the_overall_rating_is_divided_by_100() -> None:
 
 
 @pytest.mark.parametrize("scale", [2, 5, 10, 1000])
-def test_the_overall_rating_can_have_another_scale(scale: int) -> None:
+def test_the_overall_rating_can_use_a_different_scale(scale: int) -> None:
     """Section 3.2 of the paper uses a scale from 1 to N, and divides the rating by N."""
     metric = LlmScoreConfig(scale=scale)
     low, high = "0", str(scale)
@@ -43,16 +43,16 @@ def test_the_overall_rating_can_have_another_scale(scale: int) -> None:
     assert ran.result.ratings == (Rating("rating", scale),)
     assert metric.score(Evidence(row)).score == pytest.approx((scale - 1) / scale)
     assert (
-        metric.verdict_options() != LlmScoreConfig().verdict_options()
-        and metric.score_options() != LlmScoreConfig().score_options()
+        metric.list_verdict_options() != LlmScoreConfig().list_verdict_options()
+        and metric.list_score_options() != LlmScoreConfig().list_score_options()
     )
 
 
 @pytest.mark.parametrize("variant", ["error_counting", "errors", "rule_enhanced"])
 def test_only_the_overall_rating_has_a_choice_of_scale(variant: Variant) -> None:
-    with pytest.raises(ConfigError, match="expected 2 or more, and only for variant=overall, got 10"):
+    with pytest.raises(ConfigError, match="expected 100, or 2 or more with variant=overall, got 10 with"):
         LlmScoreConfig(variant=variant, scale=10)
-    with pytest.raises(ConfigError, match="expected 2 or more"):
+    with pytest.raises(ConfigError, match="or 2 or more with variant=overall, got 1 with"):
         LlmScoreConfig(scale=1)
 
 
@@ -141,11 +141,11 @@ def test_a_truncated_caption_is_used_as_it_is() -> None:
 def test_the_variants_share_all_inputs_of_captions_and_descriptions() -> None:
     overall, errors, matched = LlmScoreConfig(), LlmScoreConfig(variant="error_counting"), SentenceMatchingConfig()
     for metric in (errors, matched):
-        assert (metric.caption_options(), metric.description_options()) == (
-            overall.caption_options(),
-            overall.description_options(),
+        assert (metric.list_caption_options(), metric.list_description_options()) == (
+            overall.list_caption_options(),
+            overall.list_description_options(),
         )
-    assert overall.verdict_options() != errors.verdict_options()
+    assert overall.list_verdict_options() != errors.list_verdict_options()
 
 
 def test_chains_name_their_stages_and_roles() -> None:

@@ -29,9 +29,9 @@ def test_the_question_has_the_prompt_and_a_letter_for_each_choice() -> None:
 
 def test_a_local_model_compares_letters_and_a_service_replies() -> None:
     metric = PairwiseConfig()
-    assert metric.with_model_defaults(lambda role: CHAT_PROFILE).answers == "likelihood"
-    assert metric.with_model_defaults(lambda role: OPENAI_PROFILE).answers == "reply"
-    assert replace(metric, answers="reply").with_model_defaults(lambda role: CHAT_PROFILE).answers == "reply"
+    assert metric.complete_options(lambda role: CHAT_PROFILE).answers == "likelihood"
+    assert metric.complete_options(lambda role: OPENAI_PROFILE).answers == "reply"
+    assert replace(metric, answers="reply").complete_options(lambda role: CHAT_PROFILE).answers == "reply"
 
 
 def test_the_probabilities_of_the_letters_are_compared_and_ties_count_half() -> None:
@@ -75,14 +75,14 @@ def test_a_reply_without_a_choice_is_unreadable(reply: str, replies: Any) -> Non
 
 
 def test_only_options_that_change_an_answer_are_in_its_key(tmp_path: Path) -> None:
-    options = LIKELIHOOD_CONFIG.comparison_options()
+    options = LIKELIHOOD_CONFIG.list_comparison_options()
     for same in ({"max_tokens": 9}, {"pairs": "baseline", "baseline": "a"}, {"seed": 3}, {"judge": "other"}):
-        assert replace(LIKELIHOOD_CONFIG, **same).comparison_options() == options
+        assert replace(LIKELIHOOD_CONFIG, **same).list_comparison_options() == options
     for other in ({"tie": False}, {"answers": "reply"}):
-        assert replace(LIKELIHOOD_CONFIG, **other).comparison_options() != options
+        assert replace(LIKELIHOOD_CONFIG, **other).list_comparison_options() != options
     (tmp_path / "pairwise.txt").write_text("Which fits {prompt}?\n{choices}\n")
-    worded = replace(LIKELIHOOD_CONFIG, wording=str(tmp_path)).with_model_defaults(lambda role: CHAT_PROFILE)
-    assert worded.question("cats").startswith("Which fits cats?") and worded.comparison_options() != options
+    worded = replace(LIKELIHOOD_CONFIG, wording=str(tmp_path)).complete_options(lambda role: CHAT_PROFILE)
+    assert worded.question("cats").startswith("Which fits cats?") and worded.list_comparison_options() != options
 
 
 def test_the_score_is_the_mean_share_and_one_half_for_the_baseline() -> None:

@@ -1,4 +1,4 @@
-"""DSG's tuples, questions and dependencies are parsed; a "no" affects dependent questions as in docs/conventions.md."""
+"""DSG's tuples, questions and dependencies are parsed; "no" affects dependants as described in docs/conventions.md."""
 
 import csv
 import math
@@ -129,7 +129,7 @@ def test_the_released_parser_of_questions_is_an_option() -> None:
     ):
         with pytest.raises(UnreadableReply, match="such as"):
             read_released_questions([1, 2], other)
-    assert released.question_options() != DsgConfig().question_options()
+    assert released.list_question_options() != DsgConfig().list_question_options()
     with pytest.raises(ConfigError, match="released requires replies=text, got replies=json"):
         DsgConfig(questions="released", replies="json")
 
@@ -279,7 +279,7 @@ SKIPPED_GRAPHS = {"65"}
 @pytest.mark.skipif(not TS2_FOLDER.is_dir(), reason="REFERENCE_DATA is not set or empty")
 @pytest.mark.parametrize("model", ["blip1", "fuyu", "instruct_blip", "llava", "llava-alt", "mplug"])
 def test_released_scores_follow_from_the_released_answers(model: str) -> None:
-    """Only recursive zeroing reproduces T2IScoreScore's scores of all graphs that are not in SKIPPED_GRAPHS."""
+    """Only recursive zeroing reproduces T2IScoreScore's scores for all graphs that are not in SKIPPED_GRAPHS."""
     answers: dict[int, list[dict[str, str]]] = defaultdict(list)
     with (TS2_FOLDER / "ts2_dsg_correct.csv").open() as file:
         for row in csv.DictReader(file):

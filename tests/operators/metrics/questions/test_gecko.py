@@ -38,7 +38,7 @@ def make_question(choices: Sequence[str] = ("yes", "no"), answer: str = "yes") -
     return WrittenQuestion("1", "is it?", tuple(choices), answer)
 
 
-def make_answered(*probabilities: float, answer: str = "a", p_entail: float | None = None) -> Answered:
+def make_answered_question(*probabilities: float, answer: str = "a", p_entail: float | None = None) -> Answered:
     """Return a question whose choices a, b, ... have these probabilities; the EOS token contributes a factor of 0.5."""
     logprobs = tuple((math.log(p) / 2, math.log(p) / 2) for p in probabilities)
     return Answered(make_question("abcdefgh"[: len(probabilities)], answer), logprobs, p_entail=p_entail)
@@ -224,20 +224,22 @@ def test_a_question_may_be_on_one_line() -> None:
 
 
 def test_a_questions_score_is_the_probability_of_its_answer_among_the_choices() -> None:
-    scored = GeckoConfig().combine_answers([make_answered(0.2, 0.05), make_answered(0.3, 0.1, 0.6, answer="c")])
+    scored = GeckoConfig().combine_answers(
+        [make_answered_question(0.2, 0.05), make_answered_question(0.3, 0.1, 0.6, answer="c")]
+    )
     assert [one.score for one in scored.elements] == pytest.approx([0.8, 0.6])
     assert [one.given for one in scored.elements] == ["a", "c"]
     assert scored.score == pytest.approx(0.7)
 
 
 def test_likelihood_nll_normalises_negative_logs() -> None:
-    scored = GeckoConfig(likelihood="nll").combine_answers([make_answered(math.exp(-1), math.exp(-3))])
+    scored = GeckoConfig(likelihood="nll").combine_answers([make_answered_question(math.exp(-1), math.exp(-3))])
     assert scored.score == pytest.approx(0.25)
 
 
 def test_without_normalisation_the_likeliest_choice_must_be_the_answer() -> None:
     scored = GeckoConfig(normalise=False).combine_answers(
-        [make_answered(0.2, 0.3), make_answered(0.02, 0.01), make_answered(0.1, 0.1)]
+        [make_answered_question(0.2, 0.3), make_answered_question(0.02, 0.01), make_answered_question(0.1, 0.1)]
     )
     assert [one.score for one in scored.elements] == [0.0, 1.0, 1.0]
     assert [one.given for one in scored.elements] == ["b", "a", "a"]
@@ -245,7 +247,7 @@ def test_without_normalisation_the_likeliest_choice_must_be_the_answer() -> None
 
 @pytest.mark.parametrize(("reduction", "share"), [("product", 0.8), ("mean", 2 / 3), ("first", 2 / 3)])
 def test_the_reduction_equals_that_of_vqascore(reduction: str, share: float) -> None:
-    scored = GeckoConfig(reduction=reduction).combine_answers([make_answered(0.4, 0.1)])  # type: ignore[arg-type]
+    scored = GeckoConfig(reduction=reduction).combine_answers([make_answered_question(0.4, 0.1)])  # type: ignore[arg-type]
     assert scored.score == pytest.approx(share)
 
 
@@ -257,7 +259,7 @@ def test_long_answers_do_not_underflow() -> None:
 @pytest.mark.parametrize("likelihood", ["probability", "nll"])
 def test_equally_certain_or_impossible_choices_have_equal_shares(likelihood: str) -> None:
     metric = GeckoConfig(likelihood=likelihood)  # type: ignore[arg-type]
-    assert metric.combine_answers([make_answered(1.0, 1.0)]).score == 0.5
+    assert metric.combine_answers([make_answered_question(1.0, 1.0)]).score == 0.5
 
 
 @given(st.lists(st.floats(-800, 0), min_size=2, max_size=6), st.sampled_from(["probability", "nll"]))
@@ -273,7 +275,11 @@ def test_the_shares_of_all_choices_add_up(logs: list[float], likelihood: str) ->
 
 
 def test_questions_that_the_prompt_does_not_entail_are_listed_but_do_not_count() -> None:
-    ones = [make_answered(0.9, 0.1, p_entail=0.0049), make_answered(0.6, 0.4, p_entail=0.005), make_answered(0.8, 0.2)]
+    ones = [
+        make_answered_question(0.9, 0.1, p_entail=0.0049),
+        make_answered_question(0.6, 0.4, p_entail=0.005),
+        make_answered_question(0.8, 0.2),
+    ]
     scored = GeckoConfig().combine_answers(ones)
     assert [one.score for one in scored.elements] == [None, pytest.approx(0.6), pytest.approx(0.8)]
     assert (scored.score, scored.n_questions) == (pytest.approx(0.7), 2)
@@ -282,7 +288,7 @@ def test_questions_that_the_prompt_does_not_entail_are_listed_but_do_not_count()
 
 
 def test_an_image_without_a_question_left_has_an_error_and_no_score() -> None:
-    scored = GeckoConfig().combine_answers([make_answered(0.9, 0.1, p_entail=0.0)])
+    scored = GeckoConfig().combine_answers([make_answered_question(0.9, 0.1, p_entail=0.0)])
     assert (scored.score, scored.error) == (None, NO_QUESTIONS_ERROR)
     assert GeckoConfig().combine_answers([]).error == NO_QUESTIONS_ERROR
 

@@ -1,4 +1,4 @@
-"""Scores for a benchmark's own questions equal values worked out by hand with the formulas of its release."""
+"""Scores for a benchmark's own questions equal values computed by hand from the benchmark's released formulas."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,8 +18,8 @@ YES_NO = ("yes", "no")
 LIKELY_LOGPROBS, UNLIKELY_LOGPROBS = (math.log(0.9),), (math.log(0.1),)
 
 
-def make_answered(right: Sequence[bool], parents: Mapping[int, Sequence[int]]) -> list[Answered]:
-    """Return yes/no questions, numbered from 1, with answers that are right or wrong as in `right`.
+def make_answered_questions(right: Sequence[bool], parents: Mapping[int, Sequence[int]]) -> list[Answered]:
+    """Return yes/no questions, numbered from 1, each with an answer; `right` says which answers are right.
 
     `parents` contains the numbers of each question's parents, keyed by the question's number.
     """
@@ -51,7 +51,9 @@ CHAIN_PARENTS = {2: [1], 3: [2], 4: [3]}
     ],
 )
 def test_each_kind_of_zeroing_handles_a_no_at_the_head_of_a_chain(zeroing: Any, expected: float) -> None:
-    assert score(make_answered([False, True, True, True], CHAIN_PARENTS), zeroing=zeroing) == pytest.approx(expected)
+    assert score(make_answered_questions([False, True, True, True], CHAIN_PARENTS), zeroing=zeroing) == pytest.approx(
+        expected
+    )
 
 
 def test_zeroing_in_order_uses_earlier_zeros_and_ignores_later_ones() -> None:
@@ -59,7 +61,7 @@ def test_zeroing_in_order_uses_earlier_zeros_and_ignores_later_ones() -> None:
 
     As in DPG-Bench, questions are zeroed in order: 1 is scored before 3 becomes zero, and therefore keeps its point.
     """
-    answered = make_answered([True, False, True], {1: [3], 3: [2]})
+    answered = make_answered_questions([True, False, True], {1: [3], 3: [2]})
     assert score(answered, zeroing="in_order") == pytest.approx(1 / 3)
     assert score(answered, zeroing="recursive") == 0
     right = {"1": True, "2": False, "3": True}
@@ -86,11 +88,13 @@ def test_spellings_are_the_released_ones_or_only_those_without_a_leading_space()
     assert list_spellings("four", "fixed") == ["four", "Four", "4"]
     assert list_spellings("Yes", "released") == ["Yes", " Yes", "yes", " yes"]
     assert list_spellings("Yes", "fixed") == ["Yes", "yes"]
-    put = QuestionPackConfig(aggregate="soft_mean", template="{} Answer in one word.").vqa_prompt("How many?", ["two"])
+    put = QuestionPackConfig(aggregate="soft_mean", template="{} Answer in one word.").make_vqa_prompt(
+        "How many?", ["two"]
+    )
     assert put.text == "How many? Answer in one word." and put.choices == tuple(list_spellings("two", "released"))
 
 
-def make_soft(*tokens: Sequence[float]) -> Answered:
+def make_soft_answer(*tokens: Sequence[float]) -> Answered:
     """Return an answer with one choice per spelling, each given by the probabilities of its tokens.
 
     An end token with probability 0.5 follows each spelling.
@@ -104,21 +108,21 @@ def test_soft_tifa_sums_the_spellings_and_takes_either_mean() -> None:
 
     The score is the arithmetic or the geometric mean of these two sums.
     """
-    answered = [make_soft([0.3], [0.15], [0.05]), make_soft([0.1], [0.1])]
+    answered = [make_soft_answer([0.3], [0.15], [0.05]), make_soft_answer([0.1], [0.1])]
     assert score(answered, aggregate="soft_mean") == pytest.approx(0.35)
     assert score(answered, aggregate="soft_geometric") == pytest.approx(math.sqrt(0.5 * 0.2))
 
 
 def test_only_the_released_convention_counts_a_first_token_as_the_whole_spelling() -> None:
-    """Qwen tokenises ` 4` as a space and `4`. The release counts the space alone, with which every number starts."""
-    answered = [make_soft([0.4], [0.5, 0.01])]
+    """Qwen tokenises ` 4` as a space and `4`. The release only counts the space, with which every number starts."""
+    answered = [make_soft_answer([0.4], [0.5, 0.01])]
     assert score(answered, aggregate="soft_mean", spelling="released") == pytest.approx(0.9)
     assert score(answered, aggregate="soft_mean", spelling="fixed") == pytest.approx(0.4 + 0.005)
 
 
 def test_a_geometric_mean_with_an_impossible_answer_is_zero() -> None:
     impossible = Answered(WrittenQuestion("1", "?", ("two",), "two"), ((-800.0, 0.0),))
-    assert score([make_soft([0.5]), impossible], aggregate="soft_geometric") == 0
+    assert score([make_soft_answer([0.5]), impossible], aggregate="soft_geometric") == 0
 
 
 # Rows of several images
@@ -127,7 +131,7 @@ def test_a_geometric_mean_with_an_impossible_answer_is_zero() -> None:
 @pytest.mark.parametrize(("images", "expected"), [("mean", 0.5), ("last", 0.0)])
 def test_the_score_of_several_images_is_their_mean_or_the_last(images: Any, expected: float) -> None:
     metric = QuestionPackConfig(images=images)
-    each = [metric.score(Evidence({}, make_answered([yes], {}))) for yes in (True, False)]
+    each = [metric.score(Evidence({}, make_answered_questions([yes], {}))) for yes in (True, False)]
     assert metric.combine_images(each).score == expected
 
 
@@ -136,6 +140,6 @@ def test_the_score_of_several_images_is_their_mean_or_the_last(images: Any, expe
 
 def test_a_pack_with_other_choices_is_refused() -> None:
     share, mean = QuestionPackConfig(), QuestionPackConfig(aggregate="soft_mean")
-    assert share.refusal_of_pack({2, 4}) is None and mean.refusal_of_pack({1}) is None
-    assert "aggregate=share" in (mean.refusal_of_pack({1, 2}) or "")
-    assert "likeliest of several" in (share.refusal_of_pack({1}) or "")
+    assert share.explain_pack_refusal({2, 4}) is None and mean.explain_pack_refusal({1}) is None
+    assert "aggregate=share" in (mean.explain_pack_refusal({1, 2}) or "")
+    assert "likeliest of several" in (share.explain_pack_refusal({1}) or "")

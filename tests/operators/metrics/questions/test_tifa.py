@@ -56,8 +56,8 @@ def test_the_examples_of_the_instructions_have_the_form_that_is_read() -> None:
 RIGHT_ANSWERS = ["two", "2", "red", "The red ones", "yes"]
 
 
-def list_kept(*replies: str) -> list[bool]:
-    """Return, for each written question, whether the filter keeps it if the model replies like this to the checks."""
+def run_filter(*replies: str) -> list[bool]:
+    """Return one boolean per written question: True if the filter keeps it after these replies to its checks."""
     written, rounds = run(TifaConfig().write(PROMPT), [QUESTIONS_REPLY], replies)
     assert len(rounds[1]) == 5
     return [question.keep for question in written]
@@ -74,7 +74,7 @@ def test_the_filter_asks_each_question_with_and_without_its_choices() -> None:
 
 
 def test_questions_answered_right_from_the_prompt_are_kept_and_repeats_are_not() -> None:
-    assert list_kept("two", "Two", "Red.", "red", "Yes, there are.") == [True, True, True, False]
+    assert run_filter("two", "Two", "Red.", "red", "Yes, there are.") == [True, True, True, False]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_questions_answered_right_from_the_prompt_are_kept_and_repeats_are_not()
 def test_a_wrong_answer_drops_only_its_question(index: int, reply: str, kept_then: list[bool]) -> None:
     replies = ["two", "two", "red", "red", "yes"]
     replies[index] = reply
-    assert list_kept(*replies) == kept_then
+    assert run_filter(*replies) == kept_then
 
 
 @pytest.mark.parametrize(("min_f1", "keep"), [(0.66, True), (0.67, False)])
@@ -188,17 +188,17 @@ def test_a_match_is_always_a_choice_and_a_choice_matches_itself(reply: str, choi
     assert match_choice(choices[0], choices) == choices[0]
 
 
-def make_answered(chosen: str | None, *, keep: bool | None = None) -> Answered:
+def make_answered_question(chosen: str | None, *, keep: bool | None = None) -> Answered:
     question = WrittenQuestion("1", "what color?", ("red", "blue"), "red", keep=keep)
     return Answered(question, reply="some words", chosen=chosen)
 
 
 def test_the_score_is_the_fraction_of_kept_questions_answered_right() -> None:
     ones = [
-        make_answered("red"),
-        make_answered("blue", keep=True),
-        make_answered("red", keep=True),
-        make_answered("red", keep=False),
+        make_answered_question("red"),
+        make_answered_question("blue", keep=True),
+        make_answered_question("red", keep=True),
+        make_answered_question("red", keep=False),
     ]
     scored = TifaConfig().combine_answers(ones)
     assert [one.score for one in scored.elements] == [1.0, 0.0, 1.0, None]
@@ -207,7 +207,7 @@ def test_the_score_is_the_fraction_of_kept_questions_answered_right() -> None:
 
 
 def test_without_a_kept_question_there_is_an_error() -> None:
-    assert TifaConfig().combine_answers([make_answered("red", keep=False)]).error == NO_QUESTIONS_ERROR
+    assert TifaConfig().combine_answers([make_answered_question("red", keep=False)]).error == NO_QUESTIONS_ERROR
 
 
 def test_a_dropped_question_has_no_likelihoods_and_does_not_affect_the_others() -> None:

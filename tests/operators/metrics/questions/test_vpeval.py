@@ -39,7 +39,7 @@ LEFT_BOX, RIGHT_BOX = Box("cow", 0.9, 0, 0, 10, 10), Box("sign", 0.9, 20, 0, 60,
 
 
 def make_query_results(statement: Statement, *found: Any) -> list[QueryResult]:
-    """Return the results of a statement's queries about the image; each result is a list of boxes or a text."""
+    """Return the results of a statement's queries about the image; each result is a tuple of boxes or a string."""
     assert len(list_queries(statement)) == len(found)
     return [QueryResult(text=one) if isinstance(one, str) else QueryResult(tuple(one)) for one in found]
 
@@ -165,11 +165,11 @@ def test_other_code_makes_a_reply_unreadable_and_is_not_run(code: str, monkeypat
 
 
 def test_a_prompt_whose_program_keeps_containing_code_fails() -> None:
-    asked = collect_refused_requests(VpevalConfig(), "objectEval(image, 'cow')\nimport os; os.system('true')")
+    asked = collect_requests_before_failure(VpevalConfig(), "objectEval(image, 'cow')\nimport os; os.system('true')")
     assert "is not a call of one of the modules" in asked[1].messages[-1].text, "the request is repeated"
 
 
-def collect_refused_requests(metric: VpevalConfig, reply: str) -> list[Request]:
+def collect_requests_before_failure(metric: VpevalConfig, reply: str) -> list[Request]:
     """Answer every request of the metric's program with the same reply; return the requests made before it gives up."""
     asked: list[Request] = []
     program = metric.write(PROMPT)
@@ -235,8 +235,8 @@ def test_sizes_are_compared_by_areas(relation: str, stated: bool) -> None:
     assert is_satisfied(text, [LEFT_BOX], [LEFT_BOX._replace(label="sign", x2=10.2)]) is (relation == "same")
 
 
-def test_a_box_that_is_labelled_with_part_of_the_words_is_ignored() -> None:
-    """As in the release, such a box still counts as an object, but its relations to other boxes are ignored."""
+def test_relations_of_a_box_whose_label_lacks_some_of_the_words_are_ignored() -> None:
+    """As in the release, such a box still counts as an object."""
     part = LEFT_BOX._replace(label="brown")
     assert is_satisfied("objectEval(image, 'brown cow')", [part])
     assert not is_satisfied("spatialEval(image, 'brown cow,sign,left')", [part], [RIGHT_BOX])
@@ -248,7 +248,7 @@ def test_no_box_is_compared_with_itself_if_two_things_have_the_same_name() -> No
     assert is_satisfied("scaleEval(image, 'cow,cow,same')", [LEFT_BOX, LEFT_BOX._replace(x1=30, x2=40)])
 
 
-def test_relations_that_boxes_cannot_show_are_asked_of_the_vqa_model() -> None:
+def test_the_vqa_model_is_asked_about_relations_that_boxes_cannot_show() -> None:
     """The release does the same, except that it uses a depth model for `in front of` and `behind`."""
     text = "spatialEval(image, 'cow,umbrella,in front of')"
     statement = read_statement(text)
@@ -273,8 +273,8 @@ def test_relations_that_boxes_cannot_show_are_asked_of_the_vqa_model() -> None:
 )
 def test_other_relations_can_be_asked_in_the_released_wording(text: str, stated: str, released: str) -> None:
     ours, theirs = VpevalConfig(), VpevalConfig(relations="released")
-    assert stated in ours.image_queries(text)[-1].text and released in theirs.image_queries(text)[-1].text
-    assert ours.query_options() != theirs.query_options()
+    assert stated in ours.list_image_queries(text)[-1].text and released in theirs.list_image_queries(text)[-1].text
+    assert ours.list_query_options() != theirs.list_query_options()
 
 
 def test_a_text_must_be_a_line_that_was_read_or_all_lines_together() -> None:
@@ -285,7 +285,7 @@ def test_a_text_must_be_a_line_that_was_read_or_all_lines_together() -> None:
 
 def test_a_question_is_asked_as_released_and_its_answer_compared() -> None:
     text = "vqa(image, 'what animals are there?', 'pigs,cows,hens', 'cows')"
-    assert VpevalConfig().image_queries(text) == (
+    assert VpevalConfig().list_image_queries(text) == (
         ImageQuery("model", "Question: what animals are there? Choices: pigs, cows, hens Answer:"),
     )
     assert is_satisfied(text, "Cows")
@@ -294,15 +294,15 @@ def test_a_question_is_asked_as_released_and_its_answer_compared() -> None:
 
 def test_a_model_that_compares_choices_is_only_asked_the_question() -> None:
     """CLIP compares every question with each of its choices, as in ablation 3 of "What makes a good metric?"."""
-    metric = VpevalConfig().with_model_defaults(lambda role: COSINE_PROFILE)
+    metric = VpevalConfig().complete_options(lambda role: COSINE_PROFILE)
     text = "vqa(image, 'what animals are there?', 'pigs,cows,hens', 'cows')"
-    assert metric.image_queries(text) == (
+    assert metric.list_image_queries(text) == (
         ImageQuery("model", "what animals are there?", choices=("pigs", "cows", "hens")),
     )
     assert (
-        metric.query_options()
-        != VpevalConfig().with_model_defaults(lambda role: CHAT_PROFILE).query_options()
-        == VpevalConfig().query_options()
+        metric.list_query_options()
+        != VpevalConfig().complete_options(lambda role: CHAT_PROFILE).list_query_options()
+        == VpevalConfig().list_query_options()
     )
 
 
@@ -318,7 +318,7 @@ def test_a_model_that_compares_choices_is_only_asked_the_question() -> None:
 )
 def test_shuffling_words_affects_every_question_and_phrase_but_no_choice(text: str) -> None:
     plain, shuffled = VpevalConfig(), VpevalConfig(ablation="shuffled_words")
-    for own, other in zip(plain.image_queries(text), shuffled.image_queries(text), strict=True):
+    for own, other in zip(plain.list_image_queries(text), shuffled.list_image_queries(text), strict=True):
         ours, theirs = (query.text.partition(" Choices: ") for query in (own, other))
         assert sorted(ours[0].split()) == sorted(theirs[0].split()) and ours[2] == theirs[2]
         assert ours[0] != theirs[0] or not ours[0]
@@ -328,7 +328,7 @@ def test_shuffling_words_affects_every_question_and_phrase_but_no_choice(text: s
     else:
         results = [
             QueryResult((LEFT_BOX._replace(label=query.text), LEFT_BOX._replace(label=query.text)), "yes")
-            for query in shuffled.image_queries(text)
+            for query in shuffled.list_image_queries(text)
         ]
     given = shuffled.combine_answers([Answered(question, query_results=tuple(results))]).elements
     assert given is not None
@@ -345,7 +345,7 @@ def test_the_score_is_the_fraction_of_statements_that_hold() -> None:
     answered = [
         Answered(one, query_results=tuple(
             QueryResult(tuple(found.get(query.text, ())), None if query.model == "detector" else "pigs")
-            for query in metric.image_queries(one.text)
+            for query in metric.list_image_queries(one.text)
         ))
         for one in questions
     ]  # fmt: skip
@@ -356,17 +356,17 @@ def test_the_score_is_the_fraction_of_statements_that_hold() -> None:
     ]  # fmt: skip
 
 
-def test_repeated_statements_and_answers_outside_the_choices_count_as_released() -> None:
+def test_repeated_statements_and_answers_outside_the_choices_count_as_in_the_release() -> None:
     """Three of the program's four statements are true, and one of the statements occurs twice.
 
-    As in the release, a repeated statement counts twice, and the answer to a question may be outside its choices.
+    As in the release, a repeated statement counts twice, and the answer to a question need not be one of its choices.
     """
     metric = VpevalConfig()
     program = "objectEval(image, 'cow')\nvqa(image, 'how many cows?', '1,2,3', '>1')\nobjectEval(image, 'cow')"
     questions = run(metric.write(PROMPT), [f"{program}\nobjectEval(image, 'cow')"]).result
     shown = {"detector": QueryResult((LEFT_BOX,)), "model": QueryResult(text="2")}
     answered = [
-        Answered(one, query_results=tuple(shown[query.model] for query in metric.image_queries(one.text)))
+        Answered(one, query_results=tuple(shown[query.model] for query in metric.list_image_queries(one.text)))
         for one in questions
     ]
     assert metric.combine_answers(answered).score == 3 / 4
@@ -395,4 +395,4 @@ def test_a_program_in_json_is_stored_as_it_is_read(value: object, module: str) -
         questions = run(VpevalConfig(replies="json").write(PROMPT), [json.dumps([entry])]).result
     except (UnreadableReply, AssertionError):
         return  # it is requested again
-    assert all(VpevalConfig().image_queries(question.text) for question in questions)
+    assert all(VpevalConfig().list_image_queries(question.text) for question in questions)

@@ -135,7 +135,7 @@ def test_a_long_hostile_list_is_read_quickly() -> None:
         read_spans("a dog " * 50, "x," * 30_000)
 
 
-def make_answered(*, keep: bool | None = None) -> Answered:
+def make_answered_question(*, keep: bool | None = None) -> Answered:
     """Return a question whose answer "yes" has probability 0.8, followed by an EOS token with probability 0.5."""
     question = WrittenQuestion("1", "is 'a' true for 'b?' in this image?", YES_NO, "yes", keep=keep)
     return Answered(question, ((math.log(0.8), math.log(0.5)), (math.log(0.1), math.log(0.5))))
@@ -143,13 +143,14 @@ def make_answered(*, keep: bool | None = None) -> Answered:
 
 @pytest.mark.parametrize(("reduction", "score"), [("product", 0.4), ("mean", math.sqrt(0.4)), ("first", 0.8)])
 def test_the_score_is_the_mean_likelihood_of_yes(reduction: str, score: float) -> None:
-    scored = Vq2Config(reduction=reduction).combine_answers([make_answered(), make_answered(keep=True)])  # type: ignore[arg-type]
+    metric = Vq2Config(reduction=reduction)  # type: ignore[arg-type]
+    scored = metric.combine_answers([make_answered_question(), make_answered_question(keep=True)])
     assert scored.score == pytest.approx(score)
     assert [one.given for one in scored.elements] == ["yes", "yes"]
 
 
 def test_questions_that_the_round_trip_dropped_do_not_count() -> None:
-    dropped = make_answered(keep=False)._replace(token_logprobs=())
-    scored = Vq2Config().combine_answers([make_answered(keep=True), dropped])
+    dropped = make_answered_question(keep=False)._replace(token_logprobs=())
+    scored = Vq2Config().combine_answers([make_answered_question(keep=True), dropped])
     assert (scored.score, scored.n_questions) == (pytest.approx(0.4), 1)
     assert Vq2Config().combine_answers([dropped]).error == NO_QUESTIONS_ERROR

@@ -22,8 +22,8 @@ YES_LOGPROB, EOS_LOGPROB = math.log(0.8), math.log(0.45)
 
 def test_unset_options_follow_the_models_kind() -> None:
     released, chat = (
-        VqaScoreConfig().with_model_defaults(lambda role: CLIP_FLANT5_PROFILE),
-        VqaScoreConfig().with_model_defaults(lambda role: CHAT_PROFILE),
+        VqaScoreConfig().complete_options(lambda role: CLIP_FLANT5_PROFILE),
+        VqaScoreConfig().complete_options(lambda role: CHAT_PROFILE),
     )
     assert released.question("a cat") == 'Does this figure show "a cat"? Please answer yes or no.'
     assert (released.answer, released.reduction) == ("Yes", "mean")
@@ -32,12 +32,12 @@ def test_unset_options_follow_the_models_kind() -> None:
 
 
 def test_set_options_are_kept_for_every_kind_of_model() -> None:
-    metric = VqaScoreConfig(template="Is it {}?", reduction="product").with_model_defaults(lambda role: CHAT_PROFILE)
+    metric = VqaScoreConfig(template="Is it {}?", reduction="product").complete_options(lambda role: CHAT_PROFILE)
     assert metric.yes_question == ("Is it {}?", "Yes", "product")
-    assert VqaScoreConfig(answer="yes").with_model_defaults(
-        lambda role: CHAT_PROFILE
-    ).yes_question == DEFAULT_QUESTIONS[CHAT_PROFILE.question]._replace(answer="yes")
-    assert metric.with_model_defaults(lambda role: CLIP_FLANT5_PROFILE) == metric, (
+    assert VqaScoreConfig(answer="yes").complete_options(lambda role: CHAT_PROFILE).yes_question == DEFAULT_QUESTIONS[
+        CHAT_PROFILE.question
+    ]._replace(answer="yes")
+    assert metric.complete_options(lambda role: CLIP_FLANT5_PROFILE) == metric, (
         "applying the defaults twice changes nothing"
     )
 
@@ -55,7 +55,7 @@ def test_set_options_are_kept_for_every_kind_of_model() -> None:
 def test_lower_is_better_for_the_answer_no_unless_the_option_says_otherwise(answer: str, falls: bool) -> None:
     assert VqaScoreConfig(answer=answer).prefers_lower == falls
     assert VqaScoreConfig(answer=answer, lower_is_better=not falls).prefers_lower != falls
-    assert VqaScoreConfig(answer=answer).with_model_defaults(lambda role: CHAT_PROFILE).prefers_lower == falls
+    assert VqaScoreConfig(answer=answer).complete_options(lambda role: CHAT_PROFILE).prefers_lower == falls
 
 
 def test_a_question_about_faults_must_declare_that_lower_is_better() -> None:
@@ -88,23 +88,23 @@ def test_every_reduction_stays_between_zero_and_one(logprob: float) -> None:
 
 def test_other_braces_in_the_template_stay_unchanged() -> None:
     assert (
-        VqaScoreConfig(template="{a} {} {0}").with_model_defaults(lambda role: CHAT_PROFILE).question("{} {b}")
+        VqaScoreConfig(template="{a} {} {0}").complete_options(lambda role: CHAT_PROFILE).question("{} {b}")
         == "{a} {} {b} {0}"
     )
 
 
 def test_the_question_does_not_depend_on_the_reduction() -> None:
-    asked = tiny.make_vqascore(reduction="mean").question_options()
-    assert tiny.make_vqascore(reduction="product").question_options() == asked
-    assert tiny.make_vqascore(answer="yes").question_options() != asked
-    assert tiny.make_vqascore(template="Is it {}?").question_options() != asked
+    asked = tiny.make_vqascore(reduction="mean").list_question_options()
+    assert tiny.make_vqascore(reduction="product").list_question_options() == asked
+    assert tiny.make_vqascore(answer="yes").list_question_options() != asked
+    assert tiny.make_vqascore(template="Is it {}?").list_question_options() != asked
 
 
 # Options with normalise=yes_no
 
 
 def make_normalised_metric(**options: Any) -> VqaScoreConfig:
-    return VqaScoreConfig(normalise="yes_no", **options).with_model_defaults(lambda role: CHAT_PROFILE)
+    return VqaScoreConfig(normalise="yes_no", **options).complete_options(lambda role: CHAT_PROFILE)
 
 
 def test_yes_is_compared_with_no_in_every_spelling() -> None:
@@ -132,18 +132,18 @@ def test_the_share_of_yes_is_finite_even_if_both_answers_are_unlikely(yes: float
 
 
 def test_normalising_changes_the_key_of_the_score_and_no_other_key() -> None:
-    assert make_normalised_metric().score_options() == {"normalise": "yes_no"}
+    assert make_normalised_metric().list_score_options() == {"normalise": "yes_no"}
     assert (
-        make_normalised_metric().question_options()
-        != VqaScoreConfig().with_model_defaults(lambda role: CHAT_PROFILE).question_options()
+        make_normalised_metric().list_question_options()
+        != VqaScoreConfig().complete_options(lambda role: CHAT_PROFILE).list_question_options()
     )
-    plain = VqaScoreConfig().with_model_defaults(lambda role: CHAT_PROFILE)
-    assert plain.answer_options() == {
+    plain = VqaScoreConfig().complete_options(lambda role: CHAT_PROFILE)
+    assert plain.list_answer_options() == {
         "kind": "vqascore",
         "template": DEFAULT_QUESTIONS[CHAT_PROFILE.question].template,
         "answer": "Yes",
     }
-    assert plain.score_options() == {"reduction": "first"}
-    assert make_normalised_metric().with_model_defaults(lambda role: CLIP_FLANT5_PROFILE) == make_normalised_metric(), (
+    assert plain.list_score_options() == {"reduction": "first"}
+    assert make_normalised_metric().complete_options(lambda role: CLIP_FLANT5_PROFILE) == make_normalised_metric(), (
         "applying the defaults twice changes nothing"
     )

@@ -81,19 +81,17 @@ def test_another_wordnet_changes_the_recipe(tmp_path: Path) -> None:
         SentenceMatchingConfig(measure="meteor", wordnet=str(write_wordnet(tmp_path / name, [("car", name)])))
         for name in ("auto", "wagon")
     )
-    assert SentenceMatchingConfig(measure="meteor").text_similarity_options() == {"measure": "meteor"}
+    assert SentenceMatchingConfig(measure="meteor").list_text_similarity_options() == {"measure": "meteor"}
     assert (
-        first.text_similarity_options()
-        != second.text_similarity_options()
-        == second.with_model_defaults(lambda role: pytest.fail(role)).text_similarity_options()
+        first.list_text_similarity_options()
+        != second.list_text_similarity_options()
+        == second.complete_options(lambda role: pytest.fail(role)).list_text_similarity_options()
     )
-    planned = first.with_model_defaults(lambda role: pytest.fail(role)).find_synonym_wordnet()
+    planned = first.complete_options(lambda role: pytest.fail(role)).find_synonym_wordnet()
     write_wordnet(tmp_path / "auto", [("car", "lorry")])
     with pytest.raises(ConfigError, match="WordNet's files have changed since the run was planned; run again"):
         compute_meteor("a car", "a lorry", planned)
     with pytest.raises(ConfigError, match="only measure=meteor matches synonyms"):
         SentenceMatchingConfig(wordnet=str(tmp_path))
     with pytest.raises(ConfigError, match=r"wordnet: .*corpora/wordnet, but lexnames is missing"):
-        SentenceMatchingConfig(measure="meteor", wordnet=str(tmp_path)).with_model_defaults(
-            lambda role: pytest.fail(role)
-        )
+        SentenceMatchingConfig(measure="meteor", wordnet=str(tmp_path)).complete_options(lambda role: pytest.fail(role))

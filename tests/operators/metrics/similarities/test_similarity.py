@@ -1,4 +1,4 @@
-"""A similarity metric returns the model's number unchanged, and each named metric has a description for newcomers."""
+"""A similarity metric returns the model's similarity unchanged, and every named metric is described for newcomers."""
 
 from pathlib import Path
 
@@ -23,12 +23,12 @@ def test_the_score_is_the_models_number_and_a_truncated_text_is_recorded() -> No
 def test_the_description_in_the_report_does_not_affect_comparisons() -> None:
     plain, told = SimilarityConfig(model="itm"), SimilarityConfig(model="itm", about="compares")
     assert (
-        plain.similarity_options()
-        == told.similarity_options()
-        != SimilarityConfig(model="itm", measure="match").similarity_options()
+        plain.list_similarity_options()
+        == told.list_similarity_options()
+        != SimilarityConfig(model="itm", measure="match").list_similarity_options()
     )
-    assert plain.similarity_options() != SimilarityConfig(model="itm", pixels="padded").similarity_options()
-    assert (plain.score_options(), plain.text("a {} cat")) == (told.score_options(), "a {} cat")
+    assert plain.list_similarity_options() != SimilarityConfig(model="itm", pixels="padded").list_similarity_options()
+    assert (plain.list_score_options(), plain.text("a {} cat")) == (told.list_score_options(), "a {} cat")
 
 
 @pytest.mark.parametrize("name", SIMILARITY_OPTIONS)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from plumbline.operators.models.calls import Question
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.models.networks.clip_flant5 import ClipFlanT5Likelihood
 from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
@@ -28,14 +28,15 @@ WEIGHTLESS_REPOSITORY = "acme/weightless"
 RESOLVE_SCRIPT = """
 import json, sys
 from plumbline.operators.base.errors import ModelError
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.models.resolution import resolve_model
 def tell(config):
     try:
-        model = resolve_model(model_config(**config), on_gpu=False)
+        model = resolve_model(make_model_config(**config), on_gpu=False)
     except ModelError as error:
         return {"error": str(error)}
-    return {"semantic": model.semantic(), "commits": {role: part.commit for role, part in model.parts.items()}}
+    commits = {role: part.commit for role, part in model.parts.items()}
+    return {"semantic": model.list_key_properties(), "commits": commits}
 told = [tell(config) for config in json.loads(sys.argv[1])]
 print(json.dumps({"told": told, "torch": "torch" in sys.modules}))
 """
@@ -43,12 +44,12 @@ ANSWER_SCRIPT = """
 import json, sys
 from plumbline.operators.models.calls import Question
 from plumbline.operators.models.resolution import resolve_model
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.models.loading import load
 from tests.operators.tiny import draw_image
 import torch
 torch.set_num_threads(1)
-model = load(resolve_model(model_config(**json.loads(sys.argv[1])), on_gpu=False), "likelihood")
+model = load(resolve_model(make_model_config(**json.loads(sys.argv[1])), on_gpu=False), "likelihood")
 features = model.encode([model.preprocess(draw_image(0))])
 print(json.dumps(model.likelihood(features, [Question(0, "a red circle ?", ("Yes", "No"))])))
 """
@@ -129,8 +130,8 @@ def test_offline_cached_models_are_pinned_and_missing_models_are_named(
     for told in (branch, commit):
         assert told["commits"]["checkpoint"] == OLDER_COMMIT
         assert told["semantic"]["label"] is None, "the commit identifies the model; labels are for local folders"
-    own = resolve_model(model_config(family="clip", checkpoint=local), on_gpu=False)
-    assert folder["semantic"] == own.semantic(), "a local folder takes precedence over the hub"
+    own = resolve_model(make_model_config(family="clip", checkpoint=local), on_gpu=False)
+    assert folder["semantic"] == own.list_key_properties(), "a local folder takes precedence over the hub"
     assert set(folder["commits"].values()) == {None}
     unknown, unknown_branch, unknown_commit, weightless = (told["error"] for told in errors)
     assert unknown == unknown_branch == OUT_OF_REACH_MESSAGE
@@ -168,8 +169,8 @@ def test_a_branch_is_pinned_to_the_commit_the_hub_names_and_planning_fetches_no_
 FETCH_SCRIPT = """
 import json, sys
 from plumbline.operators.models.resolution import resolve_model
-from plumbline.operators.models.families import model_config
-model = resolve_model(model_config(**json.loads(sys.argv[1])), on_gpu=False)
+from plumbline.operators.models.families import make_model_config
+model = resolve_model(make_model_config(**json.loads(sys.argv[1])), on_gpu=False)
 print(json.dumps({role: sorted(file.name for file in model.folder(role).iterdir()) for role in model.parts}))
 """
 

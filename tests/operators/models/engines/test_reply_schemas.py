@@ -24,7 +24,7 @@ from plumbline.operators.metrics.writing import ReplySampling
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Generation, Message, Request
 from plumbline.operators.models.engines.reply_schemas import SchemaGrammars
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.models.networks.causal_lm import CausalLM
 from plumbline.operators.models.resolution import resolve_model
 from plumbline.operators.stages.questions import write_questions
@@ -51,7 +51,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(folder: Path) -> CausalLM:
-    config = model_config(family="causal_lm", checkpoint=str(folder))
+    config = make_model_config(family="causal_lm", checkpoint=str(folder))
     loaded = loading.load(resolve_model(config, on_gpu=False), "generate")
     assert isinstance(loaded, CausalLM)
     return loaded
@@ -105,7 +105,7 @@ def test_the_examples_of_the_instructions_fit_the_schema(folder: Path, form: For
 @pytest.mark.parametrize(
     "metric", [GeckoConfig(replies="json", max_tokens=900), TifaConfig(replies="json", max_tokens=900, filter=False)]
 )
-def test_a_model_of_random_weights_writes_readable_questions(model: CausalLM, metric: WriterConfig) -> None:
+def test_a_model_with_random_weights_writes_readable_questions(model: CausalLM, metric: WriterConfig) -> None:
     """The model's tokens are single bytes, so a question takes hundreds of them."""
     prompts = rows.table([{"prompt_id": "p", "text": "a red dog on a mat"}], schemas.PROMPTS)
     table = write_questions(prompts, metric, model)

@@ -85,9 +85,9 @@ def compare_embeddings(folder: Path, pair: Pair, measure: Measure) -> Answer:
 
 
 def compare_as_released(build: Callable[[], Any], folder: Path, pair: Pair, measure: Measure) -> Answer:
-    """Return the measure of an image and a text by the model that `build` makes, after OpenCLIP's preprocessing.
+    """Compare an image with a text, using the model that `build` returns and OpenCLIP's preprocessing.
 
-    OpenCLIP resizes the shorter side of the image, and crops the centre with rounded margins.
+    OpenCLIP resizes the shorter side of the image, and crops its centre; the offsets of the crop are rounded.
     """
     model, original = build(), IMAGES[pair.image]
     width, height = (tiny.IMAGE_SIDE * length // min(original.size) for length in original.size)
@@ -382,7 +382,7 @@ def answer_without_image(folder: Path, question: Question, measure: Measure) -> 
     return Answer((), tuple(numbers))
 
 
-def answer_without_image_t5(folder: Path, question: Question, measure: Measure) -> Answer:
+def answer_with_t5_without_image(folder: Path, question: Question, measure: Measure) -> Answer:
     """Return a T5's answer to the question without an image, computing each choice separately."""
     words, model, numbers = load_tokenizer(folder), load_network("T5ForConditionalGeneration", folder), []
     assert not torch.equal(model.lm_head.weight, model.shared.weight), "a separate matrix, as in FlanT5"
@@ -452,7 +452,7 @@ REFERENCES: Mapping[tuple[str, Call], Reference] = {
     },
     **{(name, "likelihood"): partial(answer_question, name) for name in WHOLE_MODELS},
     ("causal_lm", "likelihood"): answer_without_image,
-    ("text_only_t5", "likelihood"): answer_without_image_t5,
+    ("text_only_t5", "likelihood"): answer_with_t5_without_image,
     ("blip", "generate_from_images"): partial(write_caption, load_blip, "BlipForConditionalGeneration"),
     ("git", "generate_from_images"): partial(write_caption, load_network, "GitForCausalLM"),
     ("blip2_opt", "generate_from_images"): partial(write_caption, load_network, "Blip2ForConditionalGeneration"),

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from plumbline.operators.base.errors import ModelError, RowError
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Generation, Message, Request
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.models.networks.causal_lm import CausalLM
 from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
@@ -34,7 +34,7 @@ def model(folder: Path) -> CausalLM:
 
 
 def load(folder: Path, **options: Any) -> CausalLM:
-    config = model_config(family="causal_lm", checkpoint=str(folder), **options)
+    config = make_model_config(family="causal_lm", checkpoint=str(folder), **options)
     loaded = loading.load(resolve_model(config, on_gpu=False), "generate")
     assert isinstance(loaded, CausalLM)
     return loaded

@@ -20,7 +20,7 @@ from transformers import AutoProcessor
 
 from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.calls import Call, Measure
-from plumbline.operators.models.families import FAMILIES, image_to_text, model_config
+from plumbline.operators.models.families import FAMILIES, image_to_text, make_model_config
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.resolution import resolve_model
 from tests.operators.models.alike import (
@@ -67,7 +67,7 @@ def short_texts(monkeypatch: pytest.MonkeyPatch) -> None:
 def load_model(name: str, folder: Path, call: Call, **options: Any) -> Any:
     if call == "ocr" and KINDS[name].family == "vlm":
         options |= {"reading": "Read", "reading_tokens": 12}  # no more fits into a tiny context
-    config = model_config(family=KINDS[name].family, checkpoint=str(folder), **options)
+    config = make_model_config(family=KINDS[name].family, checkpoint=str(folder), **options)
     return load(resolve_model(config, on_gpu=False), call)
 
 
@@ -82,7 +82,7 @@ def find_first_call(name: str) -> Call:
 
 
 def select_inputs(name: str, call: Call) -> Sequence[Any]:
-    """Return the inputs for a call of a kind of network, without those that are too long for its tiny checkpoint.
+    """Return the inputs for a call to one kind of network, without those that are too long for its tiny checkpoint.
 
     For likelihoods, models that only compare images with texts get questions with choices.
     """
@@ -346,7 +346,7 @@ def test_a_family_accepts_its_own_checkpoints_and_other_families_name_it(folders
 
 
 def resolve(family: str, folder: Path) -> Any:
-    return resolve_model(model_config(family=family, checkpoint=str(folder)), on_gpu=False)
+    return resolve_model(make_model_config(family=family, checkpoint=str(folder)), on_gpu=False)
 
 
 def test_resolving_a_family_and_importing_the_stages_import_no_model_library(folders: dict[str, Path]) -> None:
@@ -355,9 +355,9 @@ def test_resolving_a_family_and_importing_the_stages_import_no_model_library(fol
         "import json, sys; import plumbline.operators.models.loading, plumbline.operators.models.engines.conversation; "
         "import plumbline.operators.stages.table, plumbline.operators.metrics.table; "
         "import plumbline.operators.results.summary; "
-        "from plumbline.operators.models.families import model_config; "
+        "from plumbline.operators.models.families import make_model_config; "
         "from plumbline.operators.models.resolution import resolve_model; "
-        "configs = [model_config(family=f, checkpoint=c) for f, c in json.loads(sys.argv[1])]; "
+        "configs = [make_model_config(family=f, checkpoint=c) for f, c in json.loads(sys.argv[1])]; "
         "[resolve_model(config, on_gpu=on_gpu) for config in configs for on_gpu in (False, True)]; "
         "print(*sorted({n.split('.')[0] for n in sys.modules}))"
     )

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from plumbline.operators.models.calls import Call
-from plumbline.operators.models.families import image_to_text, model_config
+from plumbline.operators.models.families import image_to_text, make_model_config
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.resolution import resolve_model
 from tests.operators.models.alike import IMAGES, Answer, prepare_call
@@ -28,7 +28,7 @@ CHAT_CALLS = [(name, call) for name in CHECKPOINTS for call in ("likelihood", "g
 
 @pytest.fixture(autouse=True)
 def compute_as_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compute convolutions in full float32, so that a GPU computes like a CPU, and limit the replies' lengths."""
+    """Compute convolutions in full float32, so that a GPU returns the same as a CPU, and shorten the replies."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     monkeypatch.setattr(image_to_text, "MAX_READ_TOKENS", 12)
     monkeypatch.setattr(image_to_text, "MAX_REGION_TOKENS", 40)
@@ -50,7 +50,7 @@ def require_same(family: str, folder: Path, call: Call, measure: Any, inputs: Se
     """Fail if the GPU's answer in float32 differs from the CPU's, or if bfloat16 (the GPU's default) fails."""
 
     def compute_answers(dtype: str, *, on_gpu: bool) -> list[Answer]:
-        config = model_config(family=family, checkpoint=str(folder), dtype=dtype, **options)
+        config = make_model_config(family=family, checkpoint=str(folder), dtype=dtype, **options)
         return prepare_call(call, measure)[1](load(resolve_model(config, on_gpu=on_gpu), call), IMAGES, inputs)
 
     expected, found = compute_answers("float32", on_gpu=False), compute_answers("float32", on_gpu=True)

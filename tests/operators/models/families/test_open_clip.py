@@ -1,4 +1,4 @@
-"""CLIPs in OpenCLIP's layout are recognised by their files, and refused if their network is different."""
+"""CLIPs in OpenCLIP's layout are recognised by their files, and refused if their network is not supported."""
 
 import shutil
 from pathlib import Path
@@ -12,7 +12,7 @@ from PIL import Image
 from plumbline.jobs.scorer import open_scorer
 from plumbline.operators.base.errors import ConfigError, ModelError
 from plumbline.operators.images.image_formats import STORED_IMAGE_KEY
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
@@ -26,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def resolve(folder: Path, family: str = "open_clip") -> Any:
-    return resolve_model(model_config(family=family, checkpoint=str(folder)), on_gpu=False)
+    return resolve_model(make_model_config(family=family, checkpoint=str(folder)), on_gpu=False)
 
 
 def copy_with_changes(folder: Path, copy: Path, section: str, **fields: Any) -> Path:
@@ -147,6 +147,6 @@ def test_hpsv2_sees_whole_images_on_black_as_released(folder: Path) -> None:
 
 
 def test_an_unsupported_image_preprocessing_is_refused() -> None:
-    wanted = r"metrics\.hpsv2: the model of role 'hpsv2' is a siglip, which supports pixels=processor, not padded"
+    wanted = r"metrics\.hpsv2: the model for role 'hpsv2' is a siglip, which supports pixels=processor, not padded"
     with pytest.raises(ConfigError, match=wanted):
         open_scorer("metric=[hpsv2]", "models=shapes", "+models.hpsv2={family: siglip, checkpoint: owner/name}")

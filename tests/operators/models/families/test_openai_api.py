@@ -13,7 +13,7 @@ import pytest
 from plumbline.operators.base.errors import ConfigError, ModelError, RowError
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.models.calls import Call, Generation, Message, Request
-from plumbline.operators.models.families import model_config, openai
+from plumbline.operators.models.families import make_model_config, openai
 from plumbline.operators.models.families.openai import RequestPacer
 from plumbline.operators.models.loading import load, preflight
 from plumbline.operators.models.resolution import resolve_model
@@ -324,33 +324,33 @@ def test_a_missing_key_is_reported_when_the_model_is_loaded(
 
 
 def test_the_key_is_not_part_of_a_models_identity(server: Server) -> None:
-    config = model_config(family="openai", checkpoint="judge", endpoint=server.url, key_variable=KEY_VARIABLE)
+    config = make_model_config(family="openai", checkpoint="judge", endpoint=server.url, key_variable=KEY_VARIABLE)
     model = resolve_model(config, on_gpu=False)
     assert KEY not in repr(model)
     own = {"family": "openai", "model": "judge", "endpoint": server.url, "label": None}
-    assert model.semantic() == own | {"version": 1, "kind": "openai", "image_format": "png"}
+    assert model.list_key_properties() == own | {"version": 1, "kind": "openai", "image_format": "png"}
     assert server.bodies == [], "resolving sends no request"
 
 
 @pytest.mark.parametrize("endpoint", [f"https://user:{KEY}@host/v1", f"https://host/v1?key={KEY}"])
 def test_an_endpoint_with_a_secret_in_it_is_refused_without_repeating_it(endpoint: str) -> None:
     with pytest.raises(ConfigError, match="without credentials or query") as error:
-        model_config(family="openai", checkpoint="judge", endpoint=endpoint)
+        make_model_config(family="openai", checkpoint="judge", endpoint=endpoint)
     assert KEY not in str(error.value)
 
 
 def test_a_key_given_instead_of_its_variables_name_is_refused_without_repeating_it() -> None:
     with pytest.raises(ConfigError, match="expected the name of an environment variable") as error:
-        model_config(family="openai", checkpoint="judge", key_variable=KEY)
+        make_model_config(family="openai", checkpoint="judge", key_variable=KEY)
     assert KEY not in str(error.value)
 
 
 def test_the_driver_pins_an_endpoint_from_the_environment(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-    config = model_config(family="openai", checkpoint="judge", key_variable=KEY_VARIABLE, revision="2026-11")
+    config = make_model_config(family="openai", checkpoint="judge", key_variable=KEY_VARIABLE, revision="2026-11")
     model = resolve_model(config, on_gpu=False)
     monkeypatch.delenv("OPENAI_BASE_URL")
-    assert (model.semantic()["endpoint"], model.semantic()["label"]) == (server.url, "2026-11")
+    assert (model.list_key_properties()["endpoint"], model.list_key_properties()["label"]) == (server.url, "2026-11")
     assert isinstance(take_single(list(load(model, "generate").generate([make_request()]))), Generation)
     assert KEY_VARIABLE in os.environ
 
@@ -360,12 +360,12 @@ def test_the_driver_pins_an_endpoint_from_the_environment(server: Server, monkey
 )
 def test_options_of_a_service_are_refused_for_local_models_and_are_not_in_the_key(option: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="this option belongs to openai"):
-        model_config(family="causal_lm", checkpoint="folder", **option)
+        make_model_config(family="causal_lm", checkpoint="folder", **option)
     plain, set_otherwise = (
-        resolve_model(model_config(family="openai", checkpoint="judge", **options), on_gpu=False)
+        resolve_model(make_model_config(family="openai", checkpoint="judge", **options), on_gpu=False)
         for options in ({}, option)
     )
-    assert plain.semantic() == set_otherwise.semantic()
+    assert plain.list_key_properties() == set_otherwise.list_key_properties()
 
 
 # The pace
@@ -437,7 +437,7 @@ def test_a_service_that_cannot_answer_is_reported_before_anything_is_computed(
     server: Server, call: Call, answer: Answer, problem: str
 ) -> None:
     server.script = lambda number, body: answer
-    model = model_config(
+    model = make_model_config(
         family="openai", checkpoint="judge", endpoint=server.url, key_variable=KEY_VARIABLE, max_retries=0
     )
     with pytest.raises(ModelError, match=problem):

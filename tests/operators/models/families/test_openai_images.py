@@ -14,11 +14,11 @@ import pytest
 from PIL import Image
 
 from plumbline.operators.base.batches import isolate
-from plumbline.operators.base.errors import HopelessRow, ModelError, RowError
+from plumbline.operators.base.errors import ModelError, RowError, UnprocessableRowError
 from plumbline.operators.base.usage import Usage
 from plumbline.operators.metrics.questions.vqascore import YES_SPELLINGS, VqaScoreConfig, compute_yes_share
 from plumbline.operators.models.calls import Generation, ImageRequest, Message, Question, Request
-from plumbline.operators.models.families import model_config, openai
+from plumbline.operators.models.families import make_model_config, openai
 from plumbline.operators.models.resolution import find_vqa_profile, resolve_model
 from plumbline.pipelines.sweeps.planning import plan_sweep
 from plumbline.pipelines.sweeps.sweep import run_sweep
@@ -122,14 +122,14 @@ def test_an_image_that_is_too_large_to_send_only_fails_its_own_row(
     (refused,) = [result for result in results if isinstance(result, RowError)]
     assert (refused.kind, refused.retryable) == ("image_too_large", False)
     assert "set the model's image_format=jpeg" in refused.message
-    with pytest.raises(HopelessRow):
+    with pytest.raises(UnprocessableRowError):
         model.encode(encoded)
 
 
 def test_the_format_of_images_is_in_the_keys_if_it_is_not_the_default(server: Server) -> None:
     def list_key_options(**options: Any) -> dict[str, Any]:
-        config = model_config(family="openai", checkpoint="judge", endpoint=server.url, **options)
-        return resolve_model(config, on_gpu=False).semantic()
+        config = make_model_config(family="openai", checkpoint="judge", endpoint=server.url, **options)
+        return resolve_model(config, on_gpu=False).list_key_properties()
 
     assert list_key_options(image_format="jpeg") == list_key_options() | {"image_format": "jpeg"}
 
@@ -193,7 +193,7 @@ STRANGE_MESSAGES: tuple[Any, ...] = (
     {"content": "Yes"},
 )
 ABSENT_CHOICE_MESSAGE = (
-    "'Yes' is not among the 20 likeliest first tokens of the answer of judge, which begins with 'i', 'sorry', 'ye'"
+    "'Yes' is not among the 20 likeliest first tokens of judge's answer (the likeliest are 'i', 'sorry', 'ye')"
 )
 
 
@@ -242,7 +242,7 @@ def test_a_failed_request_only_fails_its_own_question(server: Server, status: in
 def test_the_normalised_share_of_yes_also_works_with_a_service(server: Server) -> None:
     """A service returns the same likelihood for every spelling of an answer, which must not change the share."""
     server.script = lambda number, body: make_token_completion(("No", -0.3), ("Yes", -1.5), (" yes", -2.5))
-    metric = VqaScoreConfig(normalise="yes_no").with_model_defaults(lambda role: openai.OPENAI_PROFILE)
+    metric = VqaScoreConfig(normalise="yes_no").complete_options(lambda role: openai.OPENAI_PROFILE)
     answer = compute_likelihood(server, *metric.choices)
     assert isinstance(answer, list)
     assert compute_yes_share(answer[: len(YES_SPELLINGS)], answer[len(YES_SPELLINGS) :]) == pytest.approx(

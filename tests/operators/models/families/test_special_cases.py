@@ -1,4 +1,4 @@
-"""Special cases of single model families behave as documented; test_families.py tests the common requirements."""
+"""Special cases of single model families behave as documented; test_families.py tests what they all have in common."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -9,14 +9,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from plumbline.operators.base.errors import ConfigError, HopelessRow, ModelError, RowError
+from plumbline.operators.base.errors import ConfigError, ModelError, RowError, UnprocessableRowError
 from plumbline.operators.metrics.questions.dsg import DsgConfig
 from plumbline.operators.metrics.questions.tifa import TifaConfig
 from plumbline.operators.metrics.questions.vpeval import VpevalConfig
 from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig, reduce_answer
 from plumbline.operators.metrics.similarities.similarity import SimilarityConfig
 from plumbline.operators.models.calls import Call, DetectionRequest, Measure, Message, Pair, Question, Region, Request
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.models.families.clip_flant5 import CLIP_FLANT5_PROFILE
 from plumbline.operators.models.families.image_to_text import parse_regions
 from plumbline.operators.models.families.language_models import TEXT_ONLY_PROFILE, find_entailment_label
@@ -52,12 +52,12 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 def load_kind(name: str, folder: Path, call: Call, **options: Any) -> Any:
-    config = model_config(family=KINDS[name].family, checkpoint=str(folder), **options)
+    config = make_model_config(family=KINDS[name].family, checkpoint=str(folder), **options)
     return load(resolve_model(config, on_gpu=False), call)
 
 
 def read_profile(name: str, folder: Path) -> Any:
-    return find_vqa_profile(model_config(family=KINDS[name].family, checkpoint=str(folder)))
+    return find_vqa_profile(make_model_config(family=KINDS[name].family, checkpoint=str(folder)))
 
 
 def encode_images(model: Any) -> Any:
@@ -170,7 +170,7 @@ def test_a_checkpoint_of_another_layout_is_refused_in_one_line(
     folder = KINDS[name].save(tmp_path)
     tiny.edit_json(folder / "config.json", **fields)
     with pytest.raises(ModelError, match=message):
-        resolve_model(model_config(family=KINDS[name].family, checkpoint=str(folder)), on_gpu=False)
+        resolve_model(make_model_config(family=KINDS[name].family, checkpoint=str(folder)), on_gpu=False)
 
 
 # Models that answer questions
@@ -205,7 +205,7 @@ def test_a_blip_replies_like_the_librarys_and_encodes_an_image_once(kinds: Calla
 def test_vqascore_asks_each_kind_with_its_own_template(
     kinds: Callable[[str], Path], name: str, template: str, reduction: Any
 ) -> None:
-    metric = VqaScoreConfig().with_model_defaults(lambda role: read_profile(name, kinds(name)))
+    metric = VqaScoreConfig().complete_options(lambda role: read_profile(name, kinds(name)))
     assert metric.yes_question == (template, "yes", reduction)
     asked = Question(0, metric.question("a red star"), (metric.yes_question.answer,))
     ((answered,),) = compute_likelihoods(load_kind(name, kinds(name), "likelihood"), IMAGES, [asked])
@@ -227,7 +227,7 @@ def test_the_flant5_has_a_separate_head_and_the_exact_gelu(kinds: Callable[[str]
 
 @pytest.mark.parametrize("name", ["instructblip", "blip_vqa"])
 def test_a_question_beyond_the_context_is_refused(kinds: Callable[[str], Path], name: str) -> None:
-    with pytest.raises(HopelessRow, match="the question takes"):
+    with pytest.raises(UnprocessableRowError, match="the question takes"):
         compute_likelihoods(
             load_kind(name, kinds(name), "likelihood"), IMAGES, [Question(0, "a blue square " * 40, ("yes",))]
         )
@@ -235,10 +235,10 @@ def test_a_question_beyond_the_context_is_refused(kinds: Callable[[str], Path], 
 
 def test_the_qformers_tokenizer_is_part_of_an_instructblips_identity(tmp_path: Path) -> None:
     folder = vqa_models.save_instructblip(tmp_path / "own")
-    config = model_config(family="instructblip", checkpoint=str(folder))
-    before = resolve_model(config, on_gpu=False).semantic()
+    config = make_model_config(family="instructblip", checkpoint=str(folder))
+    before = resolve_model(config, on_gpu=False).list_key_properties()
     (folder / "qformer_tokenizer" / "tokenizer.json").write_text("{}")
-    assert resolve_model(config, on_gpu=False).semantic() != before
+    assert resolve_model(config, on_gpu=False).list_key_properties() != before
     for file in (folder / "qformer_tokenizer").iterdir():
         file.unlink()
     with pytest.raises(ModelError, match=r"no qformer_tokenizer/tokenizer\.json"):
@@ -295,19 +295,19 @@ def test_metrics_ask_a_dual_encoder_only_questions_that_it_can_answer(
 ) -> None:
     assert read_profile("clip", kinds("clip")) == COSINE_PROFILE
     with pytest.raises(ConfigError, match="cannot score a single answer; set normalise=yes_no"):
-        VqaScoreConfig().with_model_defaults(lambda role: COSINE_PROFILE)
-    metric = TifaConfig().with_model_defaults(lambda role: COSINE_PROFILE)
+        VqaScoreConfig().complete_options(lambda role: COSINE_PROFILE)
+    metric = TifaConfig().complete_options(lambda role: COSINE_PROFILE)
     assert (metric.form, metric.roles) == ("likelihood", {"writer": "llm", "model": "vqa"})
-    assert not metric.vqa_prompt("is it red?", ("yes", "no")).free
-    assert TifaConfig().with_model_defaults(lambda role: CLIP_FLANT5_PROFILE).form == "reply", (
+    assert not metric.make_vqa_prompt("is it red?", ("yes", "no")).free
+    assert TifaConfig().complete_options(lambda role: CLIP_FLANT5_PROFILE).form == "reply", (
         "other models answer in free text"
     )
     for metric_in_words in (TifaConfig(answers="reply"), DsgConfig(answers="reply"), VpevalConfig(answers="reply")):
         with pytest.raises(ConfigError, match="cannot reply in words; set answers=likelihood"):
-            metric_in_words.with_model_defaults(lambda role: COSINE_PROFILE)
+            metric_in_words.complete_options(lambda role: COSINE_PROFILE)
     folder = write_benchmark(tmp_path / "bench", ["atlas"], count=2)
     config = make_sweep_config(folder, tmp_path / "store", "metric=[vqascore]", "model@models.vqa=clip_shapes")
-    with pytest.raises(ConfigError, match="vqascore model: the model of role 'vqa' is a cosine model, which compares"):
+    with pytest.raises(ConfigError, match="vqascore model: the model for role 'vqa' is a cosine model, which compares"):
         plan_sweep(config)
 
 
@@ -348,13 +348,13 @@ def test_a_blind_model_that_thinks_or_runs_on_vllm_is_refused(tmp_path: Path) ->
     with pytest.raises(ModelError, match="a thinking model"):
         load_kind("causal_lm", tiny.save_causal_lm(tmp_path / "thinking", template=thinking), "likelihood")
     vqa = ("models.vqa.family=causal_lm", "models.vqa.checkpoint=owner/name", "+models.vqa.engine=vllm")
-    with pytest.raises(ConfigError, match=r"the model of role 'vqa' is a causal_lm on vllm; use such a model$"):
+    with pytest.raises(ConfigError, match=r"the model for role 'vqa' is a causal_lm on vllm; use such a model$"):
         make_sweep_config(tmp_path, tmp_path / "store", "metric=[vqascore]", *vqa)
 
 
 def test_vqascore_asks_a_blind_model_for_one_token(kinds: Callable[[str], Path]) -> None:
     assert read_profile("causal_lm", kinds("causal_lm")) == TEXT_ONLY_PROFILE
-    assert VqaScoreConfig().with_model_defaults(lambda role: TEXT_ONLY_PROFILE).yes_question.reduction == "first"
+    assert VqaScoreConfig().complete_options(lambda role: TEXT_ONLY_PROFILE).yes_question.reduction == "first"
 
 
 def test_a_blind_t5_gives_the_same_answer_and_reply_for_every_image(kinds: Callable[[str], Path]) -> None:
@@ -474,7 +474,7 @@ def test_a_checkpoint_that_pools_in_another_way_is_refused(
     folder = tiny.save_sentence_encoder(tmp_path)
     (folder / "1_Pooling").mkdir()
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(fields))
-    config = model_config(family="sentences", checkpoint=str(folder))
+    config = make_model_config(family="sentences", checkpoint=str(folder))
     if accepted:
         resolve_model(config, on_gpu=False)
     else:

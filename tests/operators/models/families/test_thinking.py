@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from plumbline.operators.base.errors import ModelError, RowError
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Generation, ImageRequest, Message, Request
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.models.resolution import resolve_model
 from tests.operators import tiny
 from tests.operators.models.alike import IMAGES
@@ -33,7 +33,7 @@ PROMPT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n<think>\n"
 
 
 TRUNCATED_THOUGHT_ERROR = RowError(
-    "unfinished_thought", "the model's thought did not end within 24 tokens; raise its thinking_tokens"
+    "unfinished_thought", "the model did not finish thinking within 24 tokens; raise its thinking_tokens"
 )
 
 
@@ -55,9 +55,9 @@ def add_end_of_thought(folder: Path) -> int:
 
 
 def end_thoughts(network: Any, said: list[int], end: int) -> None:
-    """Make the network write the token `end` in place of the third token of `said`, the tokens that it would write.
+    """Make the network end its thought after two tokens.
 
-    A thought then ends there.
+    `said` contains the tokens that the network would otherwise write; it now writes `end` instead of the third one.
     """
     head, third = network.lm_head.weight.data, said[2]
     head[[third, end]] = head[[end, third]]
@@ -106,7 +106,9 @@ def make_image_thinker(folder: Path, **options: Any) -> Thinker:
 
 def load(family: str, folder: Path, call: Any, **options: Any) -> Any:
     given = {"thinking": "allowed", "thinking_tokens": MAX_THOUGHT_TOKENS} | options
-    return loading.load(resolve_model(model_config(family=family, checkpoint=str(folder), **given), on_gpu=False), call)
+    return loading.load(
+        resolve_model(make_model_config(family=family, checkpoint=str(folder), **given), on_gpu=False), call
+    )
 
 
 @pytest.fixture(scope="module", params=[make_text_thinker, make_image_thinker])
@@ -185,13 +187,15 @@ def test_thinking_is_in_the_key_and_refused_for_likelihoods_and_without_an_end_t
     folder = tiny.save_qwen2_vl(tmp_path / "qwen", kind="qwen3_5")
 
     def compute_key(**options: Any) -> Any:
-        return resolve_model(model_config(family="vlm", checkpoint=str(folder), **options), on_gpu=False).semantic()
+        return resolve_model(
+            make_model_config(family="vlm", checkpoint=str(folder), **options), on_gpu=False
+        ).list_key_properties()
 
     assert compute_key() == compute_key(thinking="refused", thinking_tokens=7) != compute_key(thinking="allowed")
     assert compute_key(thinking="allowed") != compute_key(thinking="allowed", thinking_tokens=7)
     with pytest.raises(ModelError, match=r"likelihoods are for immediate answers.*set thinking=refused"):
         load("vlm", folder, "likelihood")
-    with pytest.raises(ModelError, match="a tokenizer with a token that ends a thought"):
+    with pytest.raises(ModelError, match="a tokenizer with an end-of-thinking token"):
         load("vlm", folder, "generate_from_images")
 
 

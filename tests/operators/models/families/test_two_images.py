@@ -1,4 +1,4 @@
-"""A CLIP-FlanT5 that was trained to compare images reads each with the question, and its decoder sees both."""
+"""A CLIP-FlanT5 that was trained to compare images encodes each image with the question, and its decoder reads both."""
 
 import json
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from plumbline.operators.base.errors import ConfigError, ModelError
 from plumbline.operators.models.calls import Question
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.models.loading import load
 from plumbline.operators.models.resolution import resolve_model, takes_several_images
 from plumbline.pipelines.sweeps.planning import plan_sweep
@@ -41,7 +41,7 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Any:
     torch.set_num_threads(1)
     checkpoint = save_judge(tmp_path_factory.mktemp("judge"))
     return load(
-        resolve_model(model_config(family="clip_flant5", checkpoint=str(checkpoint)), on_gpu=False), "likelihood"
+        resolve_model(make_model_config(family="clip_flant5", checkpoint=str(checkpoint)), on_gpu=False), "likelihood"
     )
 
 
@@ -92,18 +92,19 @@ def test_an_answer_does_not_depend_on_the_other_questions_of_a_batch(judge: Any)
 def test_only_a_checkpoint_that_was_trained_for_it_is_shown_two_images(tmp_path: Path) -> None:
     plain, judge = save_clip_flant5(tmp_path / "plain"), save_judge(tmp_path / "judge")
     assert [
-        takes_several_images(model_config(family="clip_flant5", checkpoint=str(folder))) for folder in (plain, judge)
+        takes_several_images(make_model_config(family="clip_flant5", checkpoint=str(folder)))
+        for folder in (plain, judge)
     ] == [False, True]
     bench = write_benchmark(tmp_path / "bench", count=2)
     words = ["sweep=own_images", "models=shapes", f"store={tmp_path}/store", "metric=[pairwise]"]
     words += [f"benchmark.prompts={bench}/prompts.parquet", f"benchmark.images={bench}/images"]
     with pytest.raises(ConfigError, match="takes one image; use a model that takes several"):
         plan_sweep(load_job_config("sweep", *words, name_judge(plain)))
-    with pytest.raises(ConfigError, match=r"pairwise needs a .* model, but the model of role 'vlm' is a clip_flant5"):
+    with pytest.raises(ConfigError, match=r"pairwise needs a .* model, but the model for role 'vlm' is a clip_flant5"):
         plan_sweep(load_job_config("sweep", *words, name_judge(judge), "metrics.pairwise.answers=reply"))
 
 
 def test_another_way_to_join_images_is_refused(tmp_path: Path) -> None:
     checkpoint = save_judge(tmp_path, "encoder")
     with pytest.raises(ModelError, match="`mm_image_fusion` is 'encoder'; use a checkpoint in which it is 'decoder'"):
-        resolve_model(model_config(family="clip_flant5", checkpoint=str(checkpoint)), on_gpu=False)
+        resolve_model(make_model_config(family="clip_flant5", checkpoint=str(checkpoint)), on_gpu=False)

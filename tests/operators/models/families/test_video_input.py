@@ -17,7 +17,7 @@ from plumbline.operators.metrics.judges.llmscore import LlmScoreConfig
 from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Message, Question
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.models.model import Engine
 from plumbline.operators.models.networks.vlm import ChatVlm
 from plumbline.operators.models.resolution import resolve_model
@@ -42,7 +42,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module")
 def model(folder: Path) -> ChatVlm:
-    config = model_config(family="vlm", checkpoint=str(folder))
+    config = make_model_config(family="vlm", checkpoint=str(folder))
     loaded = loading.load(resolve_model(config, on_gpu=False), "likelihood")
     assert isinstance(loaded, ChatVlm)
     return loaded
@@ -142,7 +142,7 @@ def test_the_order_of_frames_matters(model: ChatVlm) -> None:
 
 
 def make_scorer(folder: Path, *, engine: Engine = "transformers", **clips: Any) -> Scorer:
-    models = {"vqa": model_config(family="vlm", checkpoint=str(folder), engine=engine)}
+    models = {"vqa": make_model_config(family="vlm", checkpoint=str(folder), engine=engine)}
     return Scorer(ScorerConfig(models=models, metrics={"vqascore": VqaScoreConfig()}, clips=Clips(**clips)))
 
 
@@ -152,9 +152,7 @@ def test_frames_a_video_file_and_an_image_are_each_scored_as_their_kind(
     shown, clip = tiny.draw_frames(3), write_video(tmp_path / "clip", "mp4")
     scored = make_scorer(folder, shown="video", frames=4).score_table([shown, clip, shown[0]], ["a", "a", "a"])
     assert scored["error"].null_count == 3
-    question = Question(
-        0, VqaScoreConfig().with_model_defaults(lambda role: resolve_kind(folder)).question("a"), ("Yes",)
-    )
+    question = Question(0, VqaScoreConfig().complete_options(lambda role: resolve_kind(folder)).question("a"), ("Yes",))
     expected = [
         model.likelihood(model.encode([pixels]), [question])[0][0][0]
         for pixels in (model.preprocess_video(shown, SECONDS_PER_LISTED_FRAME), model.preprocess(shown[0]))
@@ -164,7 +162,7 @@ def test_frames_a_video_file_and_an_image_are_each_scored_as_their_kind(
 
 
 def resolve_kind(folder: Path) -> Any:
-    return resolve_model(model_config(family="vlm", checkpoint=str(folder)), on_gpu=False).profile
+    return resolve_model(make_model_config(family="vlm", checkpoint=str(folder)), on_gpu=False).profile
 
 
 @pytest.mark.parametrize(

@@ -28,17 +28,17 @@ from transformers import (
 )
 from transformers.models.smolvlm import processing_smolvlm
 
-from plumbline.operators.base.errors import ConfigError, HopelessRow, ModelError
+from plumbline.operators.base.errors import ConfigError, ModelError, UnprocessableRowError
 from plumbline.operators.metrics.metric import Evidence
 from plumbline.operators.metrics.questions.vqascore import VqaScoreConfig, reduce_answer
 from plumbline.operators.models import loading
 from plumbline.operators.models.calls import Generation, ImageRequest, Message, Question, Request
 from plumbline.operators.models.engines.conversation import find_turn_end
-from plumbline.operators.models.families import model_config
+from plumbline.operators.models.families import make_model_config
 from plumbline.operators.models.families.vlm import CHAT_PROFILE, LLAVA_1_5_PROFILE
 from plumbline.operators.models.model import Engine
 from plumbline.operators.models.networks import prefixes, vlm
-from plumbline.operators.models.networks.image_prompts import accept_tensors
+from plumbline.operators.models.networks.image_prompts import enable_tensor_input
 from plumbline.operators.models.networks.vlm import ChatVlm
 from plumbline.operators.models.resolution import resolve_model, takes_several_images
 from tests.operators import tiny
@@ -207,7 +207,7 @@ class WholeModel:
             images = AutoImageProcessor.from_pretrained(folder, backend="pil")
             self.processor = checkpoint.processor(images, self.tokenizer, None, **checkpoint.settings)
         if self.model.config.model_type == "fuyu":
-            accept_tensors(self.processor.image_processor)
+            enable_tensor_input(self.processor.image_processor)
 
     def make_inputs(self, image: Image.Image, prompt: str, answer: str = "") -> dict[str, Any]:
         if self.checkpoint.processor is None:
@@ -280,7 +280,7 @@ class WholeModel:
         return [float(number) for number in chosen[-len(self.tokenizer(answer).input_ids) :]]
 
     @cache  # noqa: B019 - as long as the module's fixture
-    def compute_expected(self) -> list[list[list[float]]]:
+    def compute_expected_logprobs(self) -> list[list[list[float]]]:
         """Return the log-probabilities of the choices for all QUESTIONS."""
         return [
             [self.compute_logprobs(IMAGES[question.image], question.text, choice) for choice in question.choices]
@@ -288,7 +288,7 @@ class WholeModel:
         ]
 
     @torch.inference_mode()
-    def compute_generated(self, image: Image.Image, question: str, choice: str) -> list[float]:
+    def compute_generated_logprobs(self, image: Image.Image, question: str, choice: str) -> list[float]:
         """Return the log-probability of each token of an answer, from the next-token scores of `generate`."""
         answer = self.checkpoint.gap + choice + self.checkpoint.end
         inputs = self.make_inputs(image, self.checkpoint.prompt.format(question), answer)
@@ -322,7 +322,7 @@ class WholeModel:
 
 @pytest.fixture(scope="module", autouse=True)
 def leave_out_videos() -> Any:
-    """Replace transformers' checks for torchvision and num2words during the tests; only videos need these packages."""
+    """Let transformers' processors work without torchvision and num2words, which only videos need."""
     torch.set_num_threads(1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ProcessorMixin, "check_argument_for_proper_class", lambda self, name, argument: None)
@@ -359,7 +359,7 @@ def whole_model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 
 
 def load(folder: Path, **options: Any) -> ChatVlm:
-    config = model_config(family="vlm", checkpoint=str(folder), **options)
+    config = make_model_config(family="vlm", checkpoint=str(folder), **options)
     model = loading.load(resolve_model(config, on_gpu=False), "likelihood")
     assert isinstance(model, ChatVlm)
     return model
@@ -377,7 +377,7 @@ def test_likelihoods_equal_the_whole_models(
 ) -> None:
     monkeypatch.setattr(prefixes, "MAX_PACKED_TOKENS", packed_tokens)
     folder, library = whole_model
-    expected = library.compute_expected()
+    expected = library.compute_expected_logprobs()
     model = load(folder, pair_batch=pair_batch)
     found = model.likelihood(model.encode([model.preprocess(image) for image in IMAGES]), QUESTIONS)
     assert [[len(choice) for choice in answer] for answer in found] == [
@@ -397,7 +397,7 @@ def test_likelihoods_about_two_images_in_one_question_equal_the_whole_models(
     whole_model: tuple[Path, WholeModel],
 ) -> None:
     folder, library = whole_model
-    config = model_config(family="vlm", checkpoint=str(folder))
+    config = make_model_config(family="vlm", checkpoint=str(folder))
     if library.model.config.model_type in ("paligemma", "fuyu"):
         assert not takes_several_images(config)
         return
@@ -414,7 +414,7 @@ def test_a_fuyu_is_served_as_a_model_with_vision_and_an_image_may_be_a_single_pa
     """Given a single patch, transformers' own processor drops an axis, and its network fails."""
     folder = chat_vlms.save_fuyu(tmp_path / "fuyu")
     with pytest.raises(ModelError, match="is served by family vlm"):
-        resolve_model(model_config(family="causal_lm", checkpoint=str(folder)), on_gpu=False)
+        resolve_model(make_model_config(family="causal_lm", checkpoint=str(folder)), on_gpu=False)
     model, asked = load(folder), Question(0, "Is it red?", ("Yes",))
     dots = [model.preprocess(Image.new("RGB", (3, 2), colour)) for colour in ("red", "blue")]
     assert [dot.ids for dot in dots] == [[model.prompts.image_id]] * 2
@@ -444,7 +444,7 @@ def test_a_turn_ends_with_the_chat_templates_end_or_the_start_of_the_next_turn(
 @pytest.mark.parametrize("whole_model", SLOW_NAMES, indirect=True)
 def test_the_normalised_share_of_yes_sums_the_whole_models_spellings(whole_model: tuple[Path, WholeModel]) -> None:
     folder, library = whole_model
-    metric, model = VqaScoreConfig(normalise="yes_no").with_model_defaults(lambda role: CHAT_PROFILE), load(folder)
+    metric, model = VqaScoreConfig(normalise="yes_no").complete_options(lambda role: CHAT_PROFILE), load(folder)
     question = metric.question("two stars")
 
     def sum_probabilities(*spellings: str) -> float:
@@ -551,7 +551,7 @@ def test_a_question_beyond_the_context_or_with_an_image_marker_is_refused(
         ("long " * 100, "prompt_too_long", "beyond the model's context of 512"),
         (f"a sign that says {mark}", "request_refused", f"contains {mark!r}, which this model reads as a second image"),
     ):
-        with pytest.raises(HopelessRow, match=re.escape(message)) as refused:
+        with pytest.raises(UnprocessableRowError, match=re.escape(message)) as refused:
             model.likelihood(features, [Question(0, text, ("Yes",))])
         assert (refused.value.error.kind, refused.value.error.retryable) == (kind, False)
 
@@ -607,7 +607,7 @@ def test_a_reply_is_the_same_alone_and_in_a_batch(whole_model: tuple[Path, Whole
 def test_a_conversation_without_an_image_has_the_librarys_own_replies(whole_model: tuple[Path, WholeModel]) -> None:
     folder, library = whole_model
     asked = [talk.request for talk in CONVERSATIONS if talk.request.temperature == 0]
-    config = model_config(family="vlm", checkpoint=str(folder))
+    config = make_model_config(family="vlm", checkpoint=str(folder))
     found = loading.load(resolve_model(config, on_gpu=False), "generate").generate(asked)
     if (folder / "chat_template.json").is_file():
         library.tokenizer.chat_template = json.loads((folder / "chat_template.json").read_text())["chat_template"]
@@ -739,7 +739,7 @@ def test_a_released_penalty_gives_the_token_scores_of_generate(tmp_path: Path, k
     answers = model.likelihood(model.encode(pixels), asked)
     for question, answer in zip(asked, answers, strict=True):
         for choice, logprobs in zip(question.choices, answer, strict=True):
-            expected = whole_model.compute_generated(IMAGES[question.image], question.text, choice)
+            expected = whole_model.compute_generated_logprobs(IMAGES[question.image], question.text, choice)
             assert logprobs == pytest.approx(expected, abs=1e-4)
     plain = load(folder)
     assert plain.likelihood(plain.encode(pixels), asked)[0][0] != pytest.approx(answers[0][0], rel=0.01)
@@ -786,7 +786,9 @@ def make_vision_inputs(model: ChatVlm, image: Image.Image) -> Mapping[str, torch
 
 
 def resolve_key(folder: Path, **options: Any) -> Any:
-    return resolve_model(model_config(family="vlm", checkpoint=str(folder), **options), on_gpu=False).semantic()
+    return resolve_model(
+        make_model_config(family="vlm", checkpoint=str(folder), **options), on_gpu=False
+    ).list_key_properties()
 
 
 def test_max_pixels_is_refused_if_the_processor_fixes_the_size(tmp_path: Path) -> None:
@@ -846,7 +848,7 @@ def score_image(model: ChatVlm, metric: VqaScoreConfig, image: Image.Image, text
 def test_a_chat_model_is_scored_by_the_probability_of_yes_as_the_first_token(tmp_path: Path) -> None:
     """The reference runs transformers' model on the whole prompt, and takes the softmax over the vocabulary."""
     folder = tiny.save_qwen2_vl(tmp_path / "qwen")
-    metric, model = VqaScoreConfig().with_model_defaults(lambda role: CHAT_PROFILE), load(folder)
+    metric, model = VqaScoreConfig().complete_options(lambda role: CHAT_PROFILE), load(folder)
     whole_model = WholeModel(CHECKPOINTS["qwen2_vl"], folder)
     prompt = QWEN_PROMPT.format('Does this figure show "two "red" stars"? Please answer Yes or No.')
     with torch.inference_mode():
@@ -858,7 +860,7 @@ def test_a_chat_model_is_scored_by_the_probability_of_yes_as_the_first_token(tmp
 def test_llava_1_5_is_scored_as_released(tmp_path: Path) -> None:
     """The score is exp(-mean cross-entropy) of "Yes" and the end of the turn, after the paper's question."""
     folder = tiny.save_llava(tmp_path / "llava")
-    metric, model = VqaScoreConfig().with_model_defaults(lambda role: LLAVA_1_5_PROFILE), load(folder)
+    metric, model = VqaScoreConfig().complete_options(lambda role: LLAVA_1_5_PROFILE), load(folder)
     whole_model = WholeModel(CHECKPOINTS["llava"], folder)
     question = 'Does this figure show "two stars"? Please answer yes or no.'
     losses = whole_model.compute_logprobs(WIDE_IMAGE, question, "Yes")
@@ -888,7 +890,7 @@ def test_the_configured_system_message_comes_before_every_question(
     folder = CHECKPOINTS[kind].save(tmp_path)
     library, model = WholeModel(CHECKPOINTS[kind]._replace(prompt=prompt), folder), load(folder, system=system)
     found = model.likelihood(model.encode([model.preprocess(image) for image in IMAGES]), QUESTIONS)
-    assert flatten(found) == pytest.approx(flatten(library.compute_expected()), abs=1e-4)
+    assert flatten(found) == pytest.approx(flatten(library.compute_expected_logprobs()), abs=1e-4)
     assert resolve_key(folder, system=system) == resolve_key(folder) | {"system": system}
 
 
@@ -896,7 +898,9 @@ def test_a_system_message_that_a_model_would_ignore_is_refused(tmp_path: Path) -
     folder = tiny.save_qwen2_vl(tmp_path / "qwen")
     deaf = tiny.QWEN_TEMPLATE.replace("messages %}<", "messages if message['role'] != 'system' %}<")
     tiny.save_byte_tokenizer(folder, template=deaf)
-    with pytest.raises(ModelError, match="the chat template has no system message; set the model's system=null"):
+    with pytest.raises(
+        ModelError, match="the chat template leaves out the system message; set the model's system=null"
+    ):
         load(folder, system="Answer in one word.")
     with pytest.raises(ModelError, match="reads a question instead of a conversation; set system=null"):
         load(CHECKPOINTS["paligemma"].save(tmp_path / "paligemma"), system="Answer in one word.")
@@ -907,7 +911,7 @@ def test_a_system_message_that_a_model_would_ignore_is_refused(tmp_path: Path) -
 
 @pytest.mark.parametrize("engine", ["transformers", "vllm"])
 def test_a_chat_template_that_opens_a_thought_is_refused(tmp_path: Path, engine: Engine) -> None:
-    """The template assembles the marker that starts a thought, so planning cannot find the marker in its text."""
+    """The template assembles the marker that starts a thought from parts, so planning cannot find it in the text."""
     folder = tiny.save_qwen2_vl(tmp_path / "qwen")
     hidden = tiny.QWEN_TEMPLATE.replace("assistant\n{% endif", "assistant\n{{ '<thi' + 'nk>' }}{% endif")
     tiny.save_byte_tokenizer(folder, template=hidden)

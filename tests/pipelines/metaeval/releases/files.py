@@ -221,7 +221,6 @@ class Layout(NamedTuple):
         return folder if self.reads_folder else folder / next(iter(self.files))
 
     def replace_file(self, name: str, content: Any) -> "Layout":
-        """Return the layout with other content in one file."""
         return self._replace(files={**self.files, name: content})
 
 

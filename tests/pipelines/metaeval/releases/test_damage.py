@@ -1,4 +1,4 @@
-"""Any content of a file leads to findings, or to a one-line error with a remedy."""
+"""Whatever a file contains, a meta-evaluation produces findings, or fails with a one-line error and a remedy."""
 
 import json
 import math
@@ -137,7 +137,7 @@ def _convert_to_column(values: list[Json]) -> pa.Array:
 
 @st.composite
 def draw_damaged_bytes(draw: st.DrawFn, whole: bytes) -> bytes:
-    """Draw a damaged copy of a file: it is truncated anywhere, or one byte is changed."""
+    """Draw a damaged copy of a file: it is truncated at a random position, or one byte is changed."""
     at = draw(st.integers(0, len(whole) - 1))
     rest = draw(st.none() | st.binary(min_size=1, max_size=1))
     return whole[:at] + (b"" if rest is None else rest + whole[at + 1 :])

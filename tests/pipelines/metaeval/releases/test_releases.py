@@ -218,10 +218,10 @@ def test_every_layout_is_converted_to_our_tables(name: str, tmp_path: Path) -> N
 
 
 def check_tables(release: Release, parts: Mapping[str, Any]) -> None:
-    """Check that a release's tables have their schemas, and that its tables and fields in `parts` have this content.
+    """Check that a release's tables match their schemas, and that tables and fields have the content given in `parts`.
 
-    For a table, the content is the names of columns, the first row to compare, and the rows wanted from there on. A
-    score must be missing exactly if its error is `not_scored`.
+    For a table, the content consists of column names, the index of the first row to compare, and the expected rows
+    from there on. A score must be missing if, and only if, its error is `not_scored`.
     """
     for table_name, schema in SCHEMAS.items():
         assert getattr(release, table_name).schema == schema
@@ -301,7 +301,7 @@ def test_a_release_has_a_reader_and_a_protocol_with_its_name(name: str) -> None:
 
 
 def read_changed(name: str, file: str, content: Any, folder: Path) -> Release:
-    """Write the layout called `name` with other content in the file `file`, and read it as a release."""
+    """Write the layout called `name` with `content` in the file `file`, and read it as a release."""
     return read_with(LAYOUTS[name].reader, LAYOUTS[name].replace_file(file, content).write(folder))
 
 
@@ -414,7 +414,7 @@ def test_missing_clean_choices_are_an_error_with_a_remedy(tmp_path: Path) -> Non
 
     with pytest.raises(SourceError, match=r"captions.json: expected a choice with the id 5, found ids from 0 to 3"):
         open_clean_choices(f"protocol.path={path}")
-    with pytest.raises(PlumblineError, match=r"expected none for .*parquet, because only .* has ids of choices"):
+    with pytest.raises(PlumblineError, match=r"expected none for .*parquet, because only .* has choice ids"):
         open_clean_choices("protocol.path=test_unique.parquet")
     with pytest.raises(PlumblineError, match=r"protocol.choices: expected each id once, got 1 more than once"):
         open_clean_choices(f"protocol.path={path}", "protocol.choices=[1,0,1]")
@@ -550,35 +550,35 @@ def make_wide_graph(levels: int, nodes: int) -> list[dict[str, Any]]:
 
 INVALID_CONTENTS: dict[str, list[tuple[Any, ...]]] = {
     "tifa160": [
-        (make_tifa(human_scores=["five", 4]), r"row 0 \('coco_1_m.*expected a rating as a number, found 'five'; c"),
-        (make_tifa(human_scores=[True, 4]), "expected a rating as a finite number, found True"),
-        (make_tifa(human_scores=[INFINITY, 4]), "expected a rating as a finite number, found inf"),
-        (make_tifa(human_scores=[10**400]), "expected a rating as a number, found 1000"),
+        (make_tifa(human_scores=["five", 4]), r"row 0 \('coco_1_m.*expected a number as the rating, found 'five'; c"),
+        (make_tifa(human_scores=[True, 4]), "expected a finite number as the rating, found True"),
+        (make_tifa(human_scores=[INFINITY, 4]), "expected a finite number as the rating, found inf"),
+        (make_tifa(human_scores=[10**400]), "expected a number as the rating, found 1000"),
         (make_tifa(human_scores=[]), "expected a list of ratings, found an empty list"),
         (make_tifa(human_scores=None), "expected a list of ratings, found NoneType"),
         (make_tifa(text_id=""), "row 0: expected a text_id, found none; fill it in"),
         (make_tifa(text_id="x_1"), "expected an image named x_1_<generator>"),
         (make_tifa(meteor="high"), "expected a number for meteor, found 'high'"),
         ({}, "expected rows, found none; it may be truncated"),
-        ([], "expected an object of records by id, found list"),
+        ([], "expected an object that maps ids to records, found list"),
         (b"\xff\xfe{}", "line 1: expected UTF-8 text, found the byte 0xff, which marks UTF-16; save the"),
     ],
     "genai_bench": [
         ({"00007": {"prompt": "x"}}, r"row 0 \('00007'\): expected models, found prompt"),
         (make_genai({"One": 3}), "One: expected a list of ratings, found int"),
         (make_genai([1]), "expected an object, found list"),
-        ("genai_skills.json", ["counting"], "expected an object of prompts by skill, found list"),
+        ("genai_skills.json", ["counting"], "expected an object that maps skills to prompts, found list"),
     ],
     "t2vscore": [
-        ("t2vscore_results.csv", [*T2V_SCORES, T2V_SCORES[0]], r"row 2: scored for the second time \(image_id '0/gen"),
+        ("t2vscore_results.csv", [*T2V_SCORES, T2V_SCORES[0]], "row 2: an earlier row also has image_id '0/gen"),
     ],
     "winoground, lines": [
         ([WINOGROUND_ROWS[0]] * 2, r"row 1: sample '0' occurs twice \(first in .*row 0\)"),
         ([{"id": 1}], "expected column.s. caption_0, caption_1, found id; check"),
         ([{**WINOGROUND_ROWS[0], "id": None}], "row 0: expected a id, found none"),
         ("why_winoground_hard.json", [["Unusual Text"]], "expected an object that maps samples to their tags"),
-        ("why_winoground_hard.json", {"0": [], "1": "Unusual"}, r"row 1 \('1'\): expected a list of tags as strings"),
-        ("why_winoground_hard.json", {"0": [None]}, r"row 0 \('0'\): expected a list of tags as strings, found"),
+        ("why_winoground_hard.json", {"0": [], "1": "Unusual"}, r"row 1 \('1'\): expected a list of non-empty strings"),
+        ("why_winoground_hard.json", {"0": [None]}, r"row 0 \('0'\): expected a list of non-empty strings, found"),
     ],
     "winoground, Parquet": [(format_parquet(WINOGROUND_ROWS)[:-20], "not readable as Parquet .*; it may be truncated")],
     "eqben": [
@@ -595,18 +595,18 @@ INVALID_CONTENTS: dict[str, list[tuple[Any, ...]]] = {
         ("image,text,label,dataset_source\n", "expected rows, found none"),
     ],
     "pick_a_pic": [
-        ([{**PICK_A_PIC_ROWS[0], "label_1": 1.0}], "row 0: expected label_0 and label_1 of 1 and"),
+        ([{**PICK_A_PIC_ROWS[0], "label_1": 1.0}], "row 0: expected label_0 and label_1 to be 1 and"),
         (WINOGROUND_ROWS, "expected column.s. caption, image_0_uid.*found id, image_0"),
     ],
     "pick_a_pic, captions": [
-        ([{**PICK_CAPTION_ROWS[0], "label_0": 3}], "row 0: expected label_0 and label_1 of 1 and 0"),
+        ([{**PICK_CAPTION_ROWS[0], "label_0": 3}], "row 0: expected label_0 and label_1 to be 1 and 0"),
         (PICK_CAPTION_ROWS[1:], "row 0: expected the id 0, found '1'; use the complete file"),
         ([{"id": 0, "caption": "a cat"}], "expected column.s. image_0, image_1, label_0, label_1, found id, caption"),
         ([{**PICK_CAPTION_ROWS[0], "id": None}], "row 0: expected the id 0, found None"),
     ],
     "stanfordt23d": [
         ({"0": {"prompt": "x"}}, r"row 0 \('0'\): expected models, found prompt"),
-        ({"0": {"models": {"mvdream": [1, "good"]}}}, r"row 0 \('0'\), mvdream: expected a rating as a number"),
+        ({"0": {"models": {"mvdream": [1, "good"]}}}, r"row 0 \('0'\), mvdream: expected a number as the rating"),
         ({"0": {"models": {"mvdream": []}}}, "mvdream: expected a list of ratings, found an empty list"),
     ],
     "flickr8k_cf": [
@@ -622,12 +622,12 @@ INVALID_CONTENTS: dict[str, list[tuple[Any, ...]]] = {
         ("likert.csv", [{**GECKO_FILES["likert.csv"][0], "answer": "6"}],
          "row 0: expected 1 to 5 or Unsure, found '6'"),
         ("likert.csv", [{**GECKO_FILES["likert.csv"][0], "answer": "nice"}],
-         "expected a rating as a number, found 'nice'"),
+         "expected a number as the rating, found 'nice'"),
         ("likert.csv", [GECKO_FILES["likert.csv"][0]] * 2, "row 1: rater 'a' rates image '07/muse' twice as 'likert'"),
         ("wl.csv", [{**GECKO_FILES["wl.csv"][0], "answer": "Yes"}],
          "expected aligned, not aligned or Unsure, found 'yes'"),
         ("wl.csv", [{**GECKO_FILES["wl.csv"][0], "word": 3}],
-         "row 0: expected a word from 0 to 2 of prompt '07', found '3'"),
+         "row 0: expected the index of a word in prompt '07', 0 to 2, found '3'"),
         ("dsg_h.csv", [GECKO_FILES["dsg_h.csv"][0]] * 2,
          "row 1: rater 'a' answers 'dsg_h' about '0' of image '07/muse'"),
         ("sxs.csv", [{**GECKO_FILES["sxs.csv"][0], "answer": "muse"}], "row 0: expected a, b or Unsure, found 'muse'"),
@@ -656,7 +656,7 @@ INVALID_CONTENTS: dict[str, list[tuple[Any, ...]]] = {
         (change_row(0, errors="blur"), "row 0: graph 'g': expected no errors in the root '0', found blur; fill in its"),
         (change_row(3, errors="x: y"), "row 3: graph 'g': expected more errors in node '2' than in its parent '1a'"),
         (change_row(2, node="1a"), "row 2: graph 'g', node '1a', errors: expected .'missing.*row 1, found .'wrong"),
-        (change_row(2, prompt="a dog"), "row 2: graph 'g', prompt: expected 'a red .*row 0, found 'a dog'; write"),
+        (change_row(2, prompt="a dog"), "row 2: graph 'g', prompt: expected 'a red .*row 0, found 'a dog'; use"),
         (change_row(2, prompt=""), "row 2: expected a prompt, found none"),
         ("graph_id,node\ng,0\n", r"expected column\(s\) prompt, parents, errors, image_id, found graph_id, node; docs"),
         (make_wide_graph(4, 11), r"graph 'g': expected at most 10,000 walks, .*, found 14,641; split the graph"),
@@ -665,7 +665,7 @@ INVALID_CONTENTS: dict[str, list[tuple[Any, ...]]] = {
         ("image_id\n1\n", r"expected column\(s\) rating, found image_id; set protocol.columns.rating"),
         ("prompt_id,rating\n1,2\n", r"expected column\(s\) generator, found prompt_id, rating; name the image"),
         ("image_id,rating\n1,good\n", "row 0: expected a number for rating, found 'good'"),
-        ("image_id,rating\n1,inf\n", "row 0: expected a rating as a finite number, found inf"),
+        ("image_id,rating\n1,inf\n", "row 0: expected a finite number as the rating, found inf"),
         ("image_id,rating\n,3\n", "row 0: expected image_id, or both prompt_id and generator"),
         ("image_id,rater,rating\n1,,3\n", "row 0: expected a rater, found none"),
         ([*LONG_RATING_ROWS, LONG_RATING_ROWS[0]], "row 2: rater 'ann' rates image '001' twice as 'wl'"),

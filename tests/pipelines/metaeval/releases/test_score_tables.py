@@ -1,4 +1,4 @@
-"""Scores are read from runs and from any user's tables, and every missing score has a reason."""
+"""Scores are read from runs and from users' own tables, and every missing score has a reason."""
 
 import math
 from pathlib import Path
@@ -154,9 +154,9 @@ def test_numbers_in_csv_are_read_exactly(values: list[float], tmp_path: Path) ->
         ),
         (
             "image_id,metric,score\n1,clip,2\n2,clip,1\n1,clip,3\n",
-            r"row 2: scored for the second time \(image_id '1', metric",
+            "row 2: an earlier row also has image_id '1', metric",
         ),
-        ("image_id,clip,tifa\n1,2,3\n1,2,3\n", "row 1: scored for the second time .image_id '1'"),
+        ("image_id,clip,tifa\n1,2,3\n1,2,3\n", "row 1: an earlier row also has image_id '1'"),
         ("image_id,metric,score\n", "expected rows, found none"),
         ("image_id,metric,score\n1,clip\n", r"row 0 \(line 2\): expected 3 fields, found 2"),
         ("", "the file is empty"),
@@ -183,7 +183,7 @@ def test_columns_of_other_metrics_may_contain_text(content: str, tmp_path: Path)
         {"image_id": "1", "metric": "clip", "score": 0.5},
         {"image_id": "2", "metric": "clip", "score": 0.25},
     ]
-    with pytest.raises(ConfigError, match=r"metrics: no scores of 'clap'; there are scores of .*clip"):
+    with pytest.raises(ConfigError, match=r"metrics: no scores by the metric 'clap'; there are scores by .*clip"):
         read_scores(place, ["clap"])
 
 

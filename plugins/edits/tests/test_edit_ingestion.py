@@ -34,7 +34,7 @@ def score(images: object, store: Path, *more: str, code: int = 0) -> str:
 
 
 def read_distances(store: Path) -> dict[str, int | None]:
-    """Return source_l1 in grey levels by image, or None if it failed; check that no other metric failed."""
+    """Return each image's source_l1 in grey levels, or None if it failed; check that no saturation is missing."""
     scores = pd.read_parquet(find_newest_run_folder(store) / "scores.parquet")
     assert scores[scores["metric"] == "saturation"]["score"].notna().all()
     found = scores[scores["metric"] == "source_l1"]
