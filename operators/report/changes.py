@@ -19,8 +19,8 @@ from plumbline.operators.base.sentences import (
 )
 from plumbline.operators.images.generation_settings import (
     COMPARE,
-    Choice,
     Difference,
+    SettingsPolicy,
     compare_settings,
     describe_differences,
     read_all_settings,
@@ -38,7 +38,7 @@ from plumbline.operators.results.comparison import (
     compare_generators,
 )
 from plumbline.operators.results.metric_recipes import Recipe, list_differing_paths, list_unranked_metrics, read_recipe
-from plumbline.operators.results.reward_hacking import Movement, describe_alarm, find_suspicious
+from plumbline.operators.results.reward_hacking import Movement, describe_alarm, find_suspicious_movements
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.results.summary import OVERALL, Skills
 from plumbline.operators.rewards.combination import REWARD_NAME, Reward, RewardConfig, UnitScale, compute_scales
@@ -66,13 +66,13 @@ class AlteredMetric(NamedTuple):
     bridge: Bridge | None
 
     @property
-    def joins(self) -> bool:
+    def is_bridged(self) -> bool:
         """Return True if a bridge (results/bridge.py) maps the earlier version's scores to the later scale."""
         return self.bridge is not None and self.bridge.joins
 
 
 class Change(NamedTuple):
-    """Change of a generator's scores on a metric between two runs, over the prompts with scores in both."""
+    """Change in a generator's scores on a metric between two runs, over the prompts that have scores in both."""
 
     generator: str
     before: float
@@ -129,7 +129,7 @@ class Changes(NamedTuple):
 def find_altered_metrics(
     before: Mapping[str, Any], after: Mapping[str, Any], bridges: Sequence[Bridge] = ()
 ) -> dict[str, AlteredMetric]:
-    """Return, by name, the metrics that are in both manifests but have different settings or models."""
+    """Return the metrics that are in both manifests with different settings or models, keyed by name."""
     altered = {}
     for metric in _find_shared_metrics(before, after):
         old, new = read_recipe(before, metric), read_recipe(after, metric)
@@ -155,9 +155,25 @@ def _find_shared_metrics(before: Mapping[str, Any], after: Mapping[str, Any]) ->
 def list_comparable_metrics(
     before: Mapping[str, Any], after: Mapping[str, Any], bridges: Sequence[Bridge] = ()
 ) -> list[str]:
-    """Return the metrics in both manifests that have the same settings and models, or whose versions a bridge joins."""
+    """Return the metrics in both manifests that have the same settings and models, or two versions linked by a bridge.
+
+    Metrics that compare generators are omitted.
+    """
     altered = find_altered_metrics(before, after, bridges)
-    return [metric for metric in _find_shared_metrics(before, after) if metric not in altered or altered[metric].joins]
+    relative = list_relative_metrics(after)
+    return [
+        metric
+        for metric in _find_shared_metrics(before, after)
+        if metric not in relative and (metric not in altered or altered[metric].is_bridged)
+    ]
+
+
+def list_relative_metrics(manifest: Mapping[str, Any]) -> list[str]:
+    """Return the run's metrics that compare generators.
+
+    Their scores are not compared with those of other runs: a generator's win rate changes if another one improves.
+    """
+    return [name for name, metric in read_metrics(manifest).items() if metric.pair_selection is not None]
 
 
 def compare_runs(
@@ -167,10 +183,12 @@ def compare_runs(
     manifests: tuple[Mapping[str, Any], Mapping[str, Any]],
     reward: RewardConfig | None = None,
     each: OrderedMap = map_sequentially,
-    choice: Choice = COMPARE,
+    choice: SettingsPolicy = COMPARE,
     bridges: Sequence[Bridge] = (),
 ) -> Changes:
-    """Return the changes between two runs, paired by generator, metric and prompt; `manifests` belong to the runs.
+    """Return the changes between two runs, paired by generator, metric and prompt.
+
+    `manifests` are the two runs' manifests.
 
     A generator's changes do not count as clear if its settings differ between the runs in a way that `choice` does not
     ignore. A metric whose settings or models differ counts as a different metric; its scores are compared only if a
@@ -180,13 +198,16 @@ def compare_runs(
     first. A reward that combines several metrics is compared like a metric, in the units of the earlier run.
     """
     altered = find_altered_metrics(*manifests, bridges)
-    joined = {metric: found.bridge for metric, found in altered.items() if found.bridge is not None and found.joins}
+    relative = [metric for metric in list_relative_metrics(manifests[1]) if metric in before.metrics]
+    joined = {name: found.bridge for name, found in altered.items() if found.bridge is not None and found.is_bridged}
     in_both = [metric for metric in before.metrics if metric in after.metrics]
     earlier, later = (read_all_settings(manifest, choice) for manifest in manifests)
     runs = _Runs(
         before=before,
         after=after,
-        compared=[metric for metric in in_both if metric not in altered or metric in joined],
+        compared=[
+            metric for metric in in_both if metric not in relative and (metric not in altered or metric in joined)
+        ],
         skills=skills,
         lower_is_better=read_lower_is_better(manifests[1]),
         unranked=list_unranked_metrics(manifests[1]),
@@ -203,10 +224,10 @@ def compare_runs(
     lone_scores = {metric: counts for metric, (_, counts) in zip(measured, by_metric, strict=True)}
     alone = _describe_lone_scores(before, after, lone_scores)
     edited = before.find_shared_prompts(after).edited
-    partial = bool(alone or edited or len(altered) > len(joined))
+    partial = bool(alone or edited or relative or len(altered) > len(joined))
     clear = _describe_changes(overall, _count_comparisons(changes), partial=partial)
     run_id = str(manifests[0].get("run_id", ""))
-    excluded = list(_describe_exclusions(edited, overall, altered, run_id))
+    excluded = list(_describe_exclusions(edited, overall, altered, relative, run_id))
     main = [*clear, *excluded] if overall else [*excluded, *clear]
     return Changes(
         run_id=run_id,
@@ -225,14 +246,14 @@ def _describe_lone_scores(
 ) -> list[Sentence]:
     """Return sentences about generators, metrics, prompts and scores that only one of the two runs has.
 
-    `lone_scores` has, by metric and generator, the number of scores that only the earlier or only the later run has.
+    `lone_scores` says, by metric and generator, how many scores only the earlier run has and how many only the later.
     """
     only_before, only_after = dict[tuple[str, str], int](), dict[tuple[str, str], int]()
     for metric, by_generator in lone_scores.items():
         for generator, counts in by_generator.items():
             only_before[metric, generator], only_after[metric, generator] = counts
-    alone = _describe_unshared("Only in this run:", after, before, only_after)
-    return alone + _describe_unshared("Only in the earlier run:", before, after, only_before)
+    alone = _describe_unshared_results("Only in this run:", after, before, only_after)
+    return alone + _describe_unshared_results("Only in the earlier run:", before, after, only_before)
 
 
 def sort_clear_first(changes: Sequence[Change]) -> FirstRows[Change]:
@@ -240,22 +261,22 @@ def sort_clear_first(changes: Sequence[Change]) -> FirstRows[Change]:
     return take_first_rows(sorted(changes, key=lambda change: not change.is_clear), MAX_ROWS)
 
 
-def correct_together(of_runs: Sequence[Changes]) -> list[Changes]:
+def correct_p_values_together(all_changes: Sequence[Changes]) -> list[Changes]:
     """Return comparisons of one run with several runs, with p-values corrected jointly (Holm).
 
     The verdicts and `can_tell` follow from the corrected p-values; the sentences are unchanged.
     """
-    together = iter(_correct_p_values([change for changes in of_runs for change in changes.every]))
-    each = [[next(together) for _ in changes.every] for changes in of_runs]
+    together = iter(_correct_p_values([change for changes in all_changes for change in changes.every]))
+    each = [[next(together) for _ in changes.every] for changes in all_changes]
     comparisons = sum(map(_count_comparisons, each))
     return [
         changes._replace(every=every, can_tell=_can_tell(_select_overall(every), comparisons))
-        for changes, every in zip(of_runs, each, strict=True)
+        for changes, every in zip(all_changes, each, strict=True)
     ]
 
 
 class _Runs(NamedTuple):
-    """Two runs with their shared metrics and prompts' skills, and the settings that differ."""
+    """Two runs, with the metrics that they share, the skills of their prompts, and the settings that differ."""
 
     before: RunScores
     after: RunScores
@@ -299,7 +320,11 @@ def _count_comparisons(changes: Sequence[Change]) -> int:
 
 
 def _describe_exclusions(
-    edited: int, overall: Sequence[Change], altered: Mapping[str, AlteredMetric], run_id: str
+    edited: int,
+    overall: Sequence[Change],
+    altered: Mapping[str, AlteredMetric],
+    relative: Sequence[str],
+    run_id: str,
 ) -> Iterator[Sentence]:
     if edited:
         has = "has a different text" if edited == 1 else "have different texts"
@@ -317,9 +342,15 @@ def _describe_exclusions(
         compared = "so its scores are not compared" if bridge is None else describe_use(bridge)
         values = format_names([" ".join(setting) for setting in settings], 1)
         yield Sentence(f"{metric} is not the same metric in both runs,", f"{compared}: {values}.")
+    if relative:
+        whose = "Their" if len(relative) > 1 else "Its"
+        yield Sentence(
+            f"{format_names(relative)} {'compare' if len(relative) > 1 else 'compares'} generators within a run.",
+            f"{whose} scores depend on all generators of the run, so they are not compared with the earlier run's.",
+        )
 
 
-def _describe_unshared(
+def _describe_unshared_results(
     lead: str, scores: RunScores, other: RunScores, lone_scores: Mapping[tuple[str, str], int]
 ) -> list[Sentence]:
     """Return a sentence on the generators, metrics, prompts and scores that `scores` has and `other` does not.
@@ -350,7 +381,7 @@ def _compare_metric(runs: _Runs, metric: str) -> tuple[list[Change], dict[str, t
 
     Returns:
         The changes with uncorrected p-values (empty if the metric is not compared), and two numbers for each generator:
-        the shared prompts that have a score only in the earlier run, and those that have one only in the later run.
+        how many shared prompts have a score only in the earlier run, and how many only in the later run.
     """
     prompts = runs.before.find_shared_prompts(runs.after).prompts
     changes = list[Change]()
@@ -401,7 +432,7 @@ def _describe_alarms(
         moves = {change.duel.metric: change.movement for change in overall if change.generator == name}
         trained = moves.pop(reward.name, None)
         others = [move for metric, move in moves.items() if metric not in reward.weights]
-        if trained and (moved := find_suspicious(trained, others, metrics)):
+        if trained and (moved := find_suspicious_movements(trained, others, metrics)):
             sentences.append(describe_alarm(name, trained, moved, TEST_NAME))
     return sentences
 
@@ -437,7 +468,7 @@ def _can_tell(changes: Sequence[Change], comparisons: int) -> bool:
 
 
 def _describe_changes(overall: Sequence[Change], comparisons: int, *, partial: bool) -> list[Sentence]:
-    """Return sentences about the generators with clear changes, and about the generators without.
+    """Return sentences about the generators with clear changes and the generators without clear changes.
 
     `partial` is True if only some of the runs' scores were compared.
     """

@@ -1,4 +1,4 @@
-"""Decides which runs can be compared, reads bridges between metric versions, and checks the option `checkpoints`."""
+"""Decides which runs can be compared, reads bridges between metric versions, and checks the `checkpoints` option."""
 
 import logging
 import re
@@ -7,7 +7,7 @@ from typing import Any
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sentences import format_names
-from plumbline.operators.report.changes import list_comparable_metrics
+from plumbline.operators.report.changes import list_comparable_metrics, list_relative_metrics
 from plumbline.operators.results.bridge import Bridge
 from plumbline.operators.results.summary import describe_part
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET
@@ -61,7 +61,10 @@ def find_obstacle(before: Mapping[str, Any] | None, after: Mapping[str, Any], br
     if not set(before.get("generators", ())) & set(after.get("generators", ())):
         return "the two runs share no generator"
     if not list_comparable_metrics(before, after, bridges):
-        return f"the settings or models of {format_names(list(after.get('metrics', ())))} differ"
+        metrics = list(after.get("metrics", ()))
+        if set(metrics) <= set(list_relative_metrics(after)):
+            return f"scores by {format_names(metrics)} depend on all generators of a run"
+        return f"the settings or models of {format_names(metrics)} differ"
     return ""
 
 
@@ -75,9 +78,9 @@ def find_compared_run(
 ) -> str:
     """Return the id of the run to compare the given run with.
 
-    `compare` is the id of a run, or of a suite (which means its run of the same benchmark). `previous` means the newest
-    earlier run that can be compared. If no run is found, raise ConfigError with the reason; the message names the
-    option `key`.
+    `compare` is the id of a run or of a suite; in a suite, the run of the same benchmark is used. `previous` means the
+    newest earlier run that can be compared. Raise ConfigError if no run is found; `key` is the name of the option in
+    the message.
     """
     if compare != "previous":
         named = find_named_run(store, compare, str(manifest.get("benchmark")), key)

@@ -1,4 +1,4 @@
-"""Judges a run by a gate: one check per rule, generator and skill, and the result of the gate as a whole."""
+"""Checks a run against a gate: one check per rule, generator and skill, and the result of the gate as a whole."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,6 +34,8 @@ from plumbline.plugins.gates.rules import EACH_SKILL, Gate, Rule
 Floats = NDArray[np.float64]
 Outcome = Literal["passed", "failed", "cannot tell"]
 NO_VALUES: Floats = np.zeros(0)
+EVEN_SHARE = 0.5
+"""Share of comparisons won by each of two equally good generators."""
 OUTCOMES_WORST_FIRST: Sequence[Outcome] = ("failed", "cannot tell", "passed")
 
 
@@ -67,7 +69,7 @@ class Check(NamedTuple):
 
 
 class GateResult(NamedTuple):
-    """Result of judging a run by a gate."""
+    """Result of checking a run against a gate."""
 
     source: str
     """Name of the file with the rules."""
@@ -82,13 +84,13 @@ class GateResult(NamedTuple):
     checks: Sequence[Check]
 
     @property
-    def failing(self) -> list[Check]:
+    def failing_checks(self) -> list[Check]:
         """Checks that cause the gate to fail."""
         return [check for check in self.checks if check.fails]
 
     @property
-    def worst_first(self) -> list[Check]:
-        """All checks: the failing checks first, and the worst outcomes first among them and among the others."""
+    def checks_worst_first(self) -> list[Check]:
+        """All checks: first those that fail the gate, then the others, each group with its worst outcomes first."""
         return sorted(self.checks, key=lambda check: (not check.fails, OUTCOMES_WORST_FIRST.index(check.outcome)))
 
     def describe(self) -> str:
@@ -96,8 +98,8 @@ class GateResult(NamedTuple):
         if self.passed:
             passed = format_quantity(len(self.checks), "check")
             return f"the gate passed: {format_quantity(len(self.rules), 'rule')}, {passed}"
-        rules = list(dict.fromkeys(check.rule for check in self.failing))
-        failing = format_quantity(len(self.failing), "check")
+        rules = list(dict.fromkeys(check.rule for check in self.failing_checks))
+        failing = format_quantity(len(self.failing_checks), "check")
         return f"the gate failed by {format_names(rules)}: {failing} of {len(self.checks)}"
 
     def to_json(self) -> dict[str, Any]:
@@ -121,6 +123,10 @@ class OtherSide(NamedTuple):
     scores: RunScores
     same_images: Callable[[], Hashes]
     """Function that returns the prompts, in ascending order, for which both sides have byte-identical images."""
+    outcomes: Callable[[], tuple[Hashes, Floats]] | None = None
+    """Function that returns the prompts with the share of comparisons that the candidate won against the other side;
+    None if the metric scores each image by itself.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,7 +167,7 @@ class JudgedRun:
 
 
 def check_rules(gate: Gate, judged: JudgedRun) -> None:
-    """Raise ConfigError, naming the file and the rule, if the run cannot be judged by a rule."""
+    """Raise ConfigError, naming the file and the rule, if a rule cannot be applied to the run."""
     for name, rule in gate.rules.items():
         at = f"{gate.source}: rule {name}"
         for key, value, known in (
@@ -174,7 +180,7 @@ def check_rules(gate: Gate, judged: JudgedRun) -> None:
                 check_known(f"{at}: {key}", value, known)
         if rule.skill == EACH_SKILL and not judged.skill_names:
             raise ConfigError(
-                f"{at}: skill: each needs prompts with skills, but this run's prompts have none; remove it"
+                f"{at}: 'skill: each' requires prompts with skills, but this run's prompts have none; remove it"
             )
         if rule.needs_other_side and rule.metric in judged.unranked:
             raise ConfigError(
@@ -242,7 +248,7 @@ class _TestResult(NamedTuple):
 
 
 def judge_by_rules(gate: Gate, judged: JudgedRun, *, run_id: str, benchmark: str, against: str | None) -> GateResult:
-    """Judge the run by every rule of the gate.
+    """Check the run against every rule of the gate.
 
     The gate passes only if all rules pass. Each rule can therefore be tested at the full level `alpha`: a run that
     breaks a rule still passes the gate with a probability of at most `alpha` (Berger 1982, the intersection-union
@@ -252,9 +258,9 @@ def judge_by_rules(gate: Gate, judged: JudgedRun, *, run_id: str, benchmark: str
     Args:
         gate: The rules.
         judged: The run's data.
-        run_id: The run's id, for the result.
-        benchmark: The run's benchmark, for the result.
-        against: The run or generator that the run is compared with, for the result.
+        run_id: The run's id, to be included in the result.
+        benchmark: The name of the run's benchmark, to be included in the result.
+        against: The run or generator that the run is compared with, to be included in the result.
     """
     questions = list(_list_questions(gate, judged))
     asked = {name: rule.describe(judged.other) for name, rule in gate.rules.items()}
@@ -288,13 +294,13 @@ def _look_up_value(question: _Question, asked: str, judged: JudgedRun) -> Check:
         if (generator, skill) == (question.generator, question.skill) and rule.metric in (None, metric)
     ]
     n, rows = sum(row.n for row in found), sum(row.rows for row in found)
-    if not rows or (rule.is_bound_of_mean and not n):
+    if not rows or (rule.bounds_mean and not n):
         return question.check(asked, "cannot tell", "no image has a score" if rows else "no rows")
-    value = found[0].mean if rule.is_bound_of_mean else n / rows
+    value = found[0].mean if rule.bounds_mean else n / rows
     holds = value <= rule.bound if rule.kind == "at_most" else value >= rule.bound
     finding = (
         f"{format_number(value)} on {format_quantity(n, 'image')}"
-        if rule.is_bound_of_mean
+        if rule.bounds_mean
         else f"{value:.2%}: {n:,} of {rows:,} rows"
     )
     return question.check(asked, "passed" if holds else "failed", finding, value=value)
@@ -303,12 +309,18 @@ def _look_up_value(question: _Question, asked: str, judged: JudgedRun) -> Check:
 def _run_tests(
     questions: Sequence[_Question], judged: JudgedRun, alpha: float
 ) -> Iterator[tuple[_Question, _TestResult]]:
-    """Yield each question with its test's result, by metric and generator, so that scores are not read repeatedly."""
+    """Yield each question with its test result, sorted by metric and generator, so that scores are read only once."""
 
     @lru_cache(maxsize=1)
     def read_values(metric: str, generator: str, other: OtherSide | None) -> tuple[Hashes, Floats]:
-        """Return the prompts with their mean scores, or with the differences from the other side's mean scores."""
+        """Return the prompts with their mean scores, or with the differences from the other side's mean scores.
+
+        For a metric that compares generators, the difference is the share won against the other side, minus a half.
+        """
         prompts = judged.scores().prompts
+        if other is not None and other.outcomes is not None:
+            prompts, won = other.outcomes()
+            return prompts, won - EVEN_SHARE
         if other is not None:
             prompts = judged.scores().find_shared_prompts(other.scores).prompts
         values = average_prompts(prompts, judged.scores().select_rows(metric, generator))
@@ -351,6 +363,8 @@ def _run_tests(
 
 def _find_limits(metric: str, sign: int, other: OtherSide | None, judged: JudgedRun) -> _ValueLimits:
     """Return the limits of a prompt's value, from the metric's declared range or else from all observed scores."""
+    if other is not None and other.outcomes is not None:
+        return _ValueLimits(-EVEN_SHARE, EVEN_SHARE)
     scores = [judged.scores(), *([] if other is None else [other.scores])]
     seen = [side.spans[metric] for side in scores if metric in side.spans]
     low, high = min(low for low, _ in seen), max(high for _, high in seen)
@@ -368,10 +382,10 @@ def _find_limits(metric: str, sign: int, other: OtherSide | None, judged: Judged
 
 
 def _make_check(question: _Question, asked: str, tested: _TestResult, alpha: float, p_failed: float) -> Check:
-    """Return the check that follows from a test.
+    """Convert a test result to a check; `asked` is the rule in words.
 
-    `p_failed` is the p-value of the opposite test, which can show that the rule is broken; it is corrected for all
-    tests.
+    `p_failed` is the p-value of the opposite test, which can show that the rule is broken. It is already corrected for
+    multiple testing.
     """
     rule, test = question.rule, tested.test
     if test is None:

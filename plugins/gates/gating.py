@@ -1,20 +1,21 @@
-"""Judges finished runs by a gate: reads the tables of both sides and writes the result."""
+"""Checks finished runs against a gate: reads the runs' tables and writes the results."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from plumbline.operators.base.errors import ConfigError, suggest
 from plumbline.operators.images.generation_settings import (
     COMPARE,
-    Choice,
+    SettingsPolicy,
     compare_settings,
     describe_changed_settings,
     describe_differences,
     read_all_settings,
 )
 from plumbline.operators.metrics.table import read_lower_is_better, read_metrics
-from plumbline.operators.report.changes import list_comparable_metrics
+from plumbline.operators.report.changes import list_comparable_metrics, list_relative_metrics
+from plumbline.operators.results.choices import READ_COLUMNS, Choices, find_outcomes, read_choices
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.results.summary import Skills
 from plumbline.pipelines.base.tables import NO_GENERATOR
@@ -42,10 +43,10 @@ def judge_run(
     why_not_compared: str = "",
     candidate: str | None = None,
     baseline: str | None = None,
-    settings: Choice = "compare",
+    settings: SettingsPolicy = "compare",
     sources: Sources | None = None,
 ) -> GateResult:
-    """Judge a run by a gate.
+    """Check a run against a gate.
 
     Args:
         store: The store that contains the run.
@@ -53,9 +54,9 @@ def judge_run(
         run_id: The run's id.
         against: Id of the run to compare with.
         why_not_compared: The reason why `against` is None.
-        candidate: The generator to judge; None for every generator.
+        candidate: The generator to check; None for every generator.
         baseline: Generator of the same run to compare with.
-        settings: Treatment of images that were generated with different settings.
+        settings: How to treat images that were generated with different settings.
         sources: The run's sources, if they have already been read.
 
     Raises:
@@ -85,7 +86,9 @@ def judge_run(
 
 
 def run_gate(store: Store, gate: Gate, config: GateConfig) -> list[GateResult]:
-    """Judge the configured run, or each run of a suite that has rules; write the result files and return the results.
+    """Check the configured run, or each of a suite's runs, against the rules; write and return the results.
+
+    Runs of a suite to which no rule applies are skipped.
 
     Raises ConfigError if no rule applies to the run's benchmark, or if the run would be compared with itself.
     """
@@ -146,7 +149,7 @@ class _RunReader:
         against: str | None,
         why_not_compared: str,
         baseline: str | None,
-        settings: Choice,
+        settings: SettingsPolicy,
     ) -> None:
         self.store, self.run_id = store, run_id
         self.manifest, self.against, self.why_not_compared = manifest, against, why_not_compared
@@ -154,6 +157,7 @@ class _RunReader:
         self.before = None if against is None else read_manifest(store, against)
         self.scores: Callable[[], RunScores] = cache(lambda: read_run_scores(store, run_id))
         self.other: Callable[[str, str, str, str], OtherSide] = cache(self._make_other_side)
+        self.read_choices: Callable[[str], Choices] = cache(self._read_choices)
         self.scores_before: Callable[[], RunScores] = cache(lambda: read_run_scores(store, str(against)))
 
     def find(self, rule: Rule, generator: str) -> OtherSide | str:
@@ -176,7 +180,14 @@ class _RunReader:
     def _make_other_side(self, metric: str, generator: str, run_id: str, other: str) -> OtherSide:
         sides = ScoredImages(self.run_id, generator, metric), ScoredImages(run_id, other, metric)
         scores = self.scores() if run_id == self.run_id else self.scores_before()
-        return OtherSide(other, scores, cache(lambda: find_same_images(self.store, *sides)))
+        outcomes = None
+        if metric in list_relative_metrics(self.manifest):
+            outcomes = partial(find_outcomes, self.read_choices(metric), generator, other)
+        return OtherSide(other, scores, cache(lambda: find_same_images(self.store, *sides)), outcomes)
+
+    def _read_choices(self, metric: str) -> Choices:
+        path = f"runs/{self.run_id}/comparisons.parquet"
+        return read_choices(self.store.read_table(path, list(READ_COLUMNS)), metric)
 
     def _explain_difference(self, settings: str) -> str:
         if not settings or self.settings != COMPARE:
@@ -187,6 +198,11 @@ class _RunReader:
         """Return the reason why a generator cannot be compared with itself in the other run, or an empty string."""
         if generator not in before.get("generators", ()):
             return f"{self.against} has no {generator}; name a generator of this run by baseline: NAME"
+        if rule.metric in list_relative_metrics(self.manifest):
+            return (
+                f"its scores by {rule.metric} depend on all generators of a run, so they are not compared between "
+                "runs; name a generator of this run by baseline: NAME"
+            )
         if obstacle := find_obstacle(before, self.manifest):
             return f"{self.against} cannot be compared with it ({obstacle})"
         if rule.metric not in list_comparable_metrics(before, self.manifest):
