@@ -24,7 +24,7 @@ class PromptFeatures(NamedTuple):
 
 
 class SwiGlu(nn.Module):
-    """Activation that multiplies the first half of a state with the SiLU of its second half."""
+    """Activation that multiplies the first half of a state by the SiLU of its second half."""
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Return states of half the width."""
@@ -127,6 +127,12 @@ class Mps(CLIPModel):  # type: ignore[misc]
         super().__init__(config)
         self.cross_model = CrossModel(config.projection_dim, config.cross_heads, config.cross_layers)
 
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        # CLIP's method in transformers before 5.8 assumes that every LayerNorm has a bias
+        if not (isinstance(module, nn.LayerNorm) and module.bias is None):
+            super()._init_weights(module)
+
     @property
     def dtype(self) -> torch.dtype:
         """Precision of the vision tower and the cross layers."""
@@ -146,10 +152,10 @@ class Mps(CLIPModel):  # type: ignore[misc]
 
 
 def select_words(prompt: PromptFeatures, condition: PromptFeatures, threshold: float) -> torch.Tensor:
-    """Return True for each token of the prompt (context,) that concerns the condition.
+    """Return True for each token of the prompt (context,) whose relevance to the condition exceeds the threshold.
 
-    A token's relevance is its highest product with any token of the condition, relative to the prompt's highest one. It
-    must exceed the threshold.
+    A token's relevance is its highest product with any token of the condition, divided by the highest such
+    product of the whole prompt.
     """
     relevance = (prompt.words @ condition.words.T).amax(dim=1)
     return relevance / relevance.max() > threshold
