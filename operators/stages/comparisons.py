@@ -41,7 +41,7 @@ ORIGINAL_MESSAGE = name_edit_error(RowError("", ""), "original").message
 SAME_IMAGE_ANSWER = PairAnswer("tie", 0.5, "The two files are identical.")
 """Answer about two identical files; the judge is not asked about them."""
 BLACK_IMAGE_ERROR = RowError(
-    "blank_picture", "it is entirely black, like an image that a safety filter blanked; generate it again"
+    "blank_picture", "it is entirely black, perhaps blanked by a safety filter; generate it again"
 )
 NO_OTHER_IMAGE_ERROR = RowError(
     "no_pair",

@@ -1,4 +1,4 @@
-"""Prompts files as benchmarks publish them: CSV with a header, JSON, JSON Lines, and text (a prompt per line)."""
+"""Prompt files as benchmarks publish them: CSV with a header, JSON, JSON Lines, and text (a prompt per line)."""
 
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence

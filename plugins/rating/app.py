@@ -1,4 +1,4 @@
-"""The web application of a study: pages, tasks, images and answers."""
+"""The web application for a study: pages, tasks, images and answers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -189,7 +189,7 @@ def parse_sent_answer(body: bytes) -> SentAnswer:
 
 
 def make_app(study: Study, token: str | None, names: Sequence[str]) -> Starlette:
-    """Create the application of a study; `names` are the host names under which it accepts requests."""
+    """Create the web application for a study; `names` are the host names under which it accepts requests."""
     pages = Pages(study)
     routes: Mapping[str, Callable[[Request], Response]] = {
         "/": pages.show_start_page,

@@ -80,7 +80,7 @@ class LlavaTrainee(Trainee):
     }
 
     def make_caption_exercise(self, image: int, pixels: Pixels, caption: str, rng: Random) -> LlavaExercise:
-        """Return an exercise in which the network writes the caption directly after the image (LLaVA's stage 1)."""
+        """Return a training example whose target is the caption directly after the image (LLaVA's stage 1)."""
         prompts, begin = self.likelihood.prompts, self.likelihood.prompts.tokenizer.bos_token_id
         shown = [token for token in pixels.ids if token == prompts.image_id]
         written = prompts.tokenizer(f"{caption}\n", add_special_tokens=False).input_ids

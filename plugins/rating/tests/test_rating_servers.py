@@ -102,7 +102,7 @@ class Rater(NamedTuple):
                 return session.request(method, server.url + path, timeout=300, **request)
             except requests.RequestException:
                 continue
-        raise AssertionError("no server answers")
+        raise AssertionError("no server responded")
 
 
 def test_killing_one_of_two_servers_neither_loses_nor_duplicates_an_answer(

@@ -76,7 +76,7 @@ REFUSED_OPTIONS: list[tuple[type[Any], Options]] = [
 
 
 @pytest.mark.parametrize(("config", "options"), REFUSED_OPTIONS, ids=str)
-def test_an_impossible_option_is_refused_by_its_name(config: type[Any], options: Options) -> None:
+def test_an_impossible_option_is_refused_with_its_name(config: type[Any], options: Options) -> None:
     with pytest.raises(ConfigError) as refused:
         config(**options)
     name, value = next(iter(options.items()))
