@@ -113,7 +113,7 @@ def _encode_images(model: LikelihoodModel | SimilarityModel, pngs: Sequence[byte
 
 
 def measure_vqa(model: LikelihoodModel, trials: Sequence[GoldTrial]) -> dict[str, dict[str, Any]]:
-    """Return the number of questions and the accuracy of the likeliest choice for each pair `form/topic` of questions."""
+    """Return the number of questions and the accuracy of the likeliest choice, for each `form/topic` of questions."""
     features = _encode_images(model, [trial.png for trial in trials])
     questions = [Question(index, trial.gold.text, trial.choices) for index, trial in enumerate(trials)]
     outcomes: dict[str, list[bool]] = {}
