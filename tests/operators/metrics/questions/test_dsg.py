@@ -130,7 +130,7 @@ def test_the_released_parser_of_questions_is_an_option() -> None:
         with pytest.raises(UnreadableReply, match="such as"):
             read_released_questions([1, 2], other)
     assert released.list_question_options() != DsgConfig().list_question_options()
-    with pytest.raises(ConfigError, match="released requires replies=text, got replies=json"):
+    with pytest.raises(ConfigError, match="questions=released requires replies=text, got json"):
         DsgConfig(questions="released", replies="json")
 
 
