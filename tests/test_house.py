@@ -126,7 +126,7 @@ def test_files_do_not_import_each_other_in_a_circle() -> None:
 
 
 def list_neighbours(folder: str) -> dict[str, set[str]]:
-    """Return the imports between a folder's files and subfolders: the names that each one imports, by name."""
+    """Return the files and subfolders of a folder, each with those of the same folder that it imports."""
     inside = {name for name in MODULES if name.startswith(f"{folder}.")}
     depth = folder.count(".") + 1
     edges: dict[str, set[str]] = {}

@@ -64,7 +64,10 @@ def draw_images() -> list[Image.Image]:
 
 
 def answer(model: ChatVlm, images: list[Image.Image], each: int) -> list[float]:
-    """Ask `each` questions about every image; return the log-probability of every question's first choice."""
+    """Ask `each` questions about every image; return the log-probability of the first choice's first token.
+
+    The result has one number per question.
+    """
     features = model.encode([model.preprocess(image) for image in images])
     asked = [Question(image, f"Is there a {n}?", CHOICES) for image in range(len(images)) for n in range(each)]
     return [choices[0][0] for choices in model.likelihood(features, asked)]

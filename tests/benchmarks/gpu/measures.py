@@ -238,7 +238,7 @@ def _wait_for(device: torch.device) -> None:
 
 
 def _measure_stage(row: MeasuredModel, load: Workload, amounts: WorkAmounts, server: Any) -> None:
-    """Measure a whole sweep, if there is an S3 server and the packages for it are installed."""
+    """Measure a whole sweep, if there is an S3 server and the packages for sweeps are installed."""
     try:
         from tests.benchmarks.gpu.stage import ImageShards, measure_sweep
     except ImportError as error:
