@@ -37,7 +37,13 @@ from plumbline.operators.results.comparison import (
     average_prompts,
     compare_generators,
 )
-from plumbline.operators.results.metric_recipes import Recipe, list_differing_paths, list_unranked_metrics, read_recipe
+from plumbline.operators.results.metric_recipes import (
+    Recipe,
+    list_differing_paths,
+    list_relative_metrics,
+    list_unranked_metrics,
+    read_recipe,
+)
 from plumbline.operators.results.reward_hacking import Movement, describe_alarm, find_suspicious_movements
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.results.summary import OVERALL, Skills
@@ -168,14 +174,6 @@ def list_comparable_metrics(
     ]
 
 
-def list_relative_metrics(manifest: Mapping[str, Any]) -> list[str]:
-    """Return the run's metrics that compare generators.
-
-    Their scores are not compared with those of other runs: a generator's win rate changes if another one improves.
-    """
-    return [name for name, metric in read_metrics(manifest).items() if metric.pair_selection is not None]
-
-
 def compare_runs(
     before: RunScores,
     after: RunScores,
@@ -188,26 +186,23 @@ def compare_runs(
 ) -> Changes:
     """Return the changes between two runs, paired by generator, metric and prompt.
 
-    `manifests` are the two runs' manifests.
-
     A generator's changes do not count as clear if its settings differ between the runs in a way that `choice` does not
     ignore. A metric whose settings or models differ counts as a different metric; its scores are compared only if a
-    bridge joins both versions.
+    bridge joins both versions. Metrics that compare generators within a run are not compared.
 
     If the generators were trained on a `reward` since the earlier run, generators that seem to game it are reported
     first. A reward that combines several metrics is compared like a metric, in the units of the earlier run.
     """
     altered = find_altered_metrics(*manifests, bridges)
-    relative = [metric for metric in list_relative_metrics(manifests[1]) if metric in before.metrics]
     joined = {name: found.bridge for name, found in altered.items() if found.bridge is not None and found.is_bridged}
     in_both = [metric for metric in before.metrics if metric in after.metrics]
+    relative = [metric for metric in in_both if metric in list_relative_metrics(manifests[1])]
+    left_out = {*relative, *(altered.keys() - joined.keys())}
     earlier, later = (read_all_settings(manifest, choice) for manifest in manifests)
     runs = _Runs(
         before=before,
         after=after,
-        compared=[
-            metric for metric in in_both if metric not in relative and (metric not in altered or metric in joined)
-        ],
+        compared=[metric for metric in in_both if metric not in left_out],
         skills=skills,
         lower_is_better=read_lower_is_better(manifests[1]),
         unranked=list_unranked_metrics(manifests[1]),
@@ -224,7 +219,7 @@ def compare_runs(
     lone_scores = {metric: counts for metric, (_, counts) in zip(measured, by_metric, strict=True)}
     alone = _describe_lone_scores(before, after, lone_scores)
     edited = before.find_shared_prompts(after).edited
-    partial = bool(alone or edited or relative or len(altered) > len(joined))
+    partial = bool(alone or edited or left_out)
     clear = _describe_changes(overall, _count_comparisons(changes), partial=partial)
     run_id = str(manifests[0].get("run_id", ""))
     excluded = list(_describe_exclusions(edited, overall, altered, relative, run_id))

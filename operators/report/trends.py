@@ -29,7 +29,7 @@ from plumbline.operators.metrics.table import read_lower_is_better
 from plumbline.operators.report.changes import list_altered_settings
 from plumbline.operators.report.charts import Chart, ChartLine, Point, draw_trend_chart
 from plumbline.operators.results.bridge import Bridge, describe_use, find_bridge
-from plumbline.operators.results.metric_recipes import Recipe, read_recipe
+from plumbline.operators.results.metric_recipes import Recipe, list_relative_metrics, read_recipe
 from plumbline.operators.results.summary import OVERALL
 
 N_COLOURS = 8
@@ -168,6 +168,11 @@ def _find_breaks(runs: Sequence[TrendRun], bridges: Sequence[Bridge]) -> Iterato
         yield TrendBreak(metric, run.time, Sentence(lead, f"{values}."), joins)
 
 
+def _warn_about_win_rates(newest: TrendRun) -> Iterator[str]:
+    for metric in sorted(list_relative_metrics(newest.manifest)):
+        yield f"{metric} compares generators within a run, so a line also moves if another generator changes."
+
+
 def build_trends(
     runs: Sequence[TrendRun],
     frame: pd.DataFrame,
@@ -218,7 +223,7 @@ def build_trends(
             *([f"{format_quantity(earlier, 'earlier run')} not drawn"] if earlier else []),
             format_quantity(len(found), "generator"),
         ],
-        warnings=list(warnings),
+        warnings=[*warnings, *_warn_about_win_rates(runs[-1])],
         generators=take_first_rows(generators, N_COLOURS),
         families=take_first_rows(families, N_COLOURS),
         listed=take_first_rows(

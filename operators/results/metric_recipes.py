@@ -51,3 +51,11 @@ def list_differing_paths(before: Recipe, after: Recipe) -> list[str]:
 def list_unranked_metrics(manifest: Mapping[str, Any]) -> frozenset[str]:
     """Return the metrics of a run that only describe images, so that no score is better than another."""
     return frozenset(name for name, metric in read_metrics(manifest).items() if not metric.ranks)
+
+
+def list_relative_metrics(manifest: Mapping[str, Any]) -> frozenset[str]:
+    """Return the metrics of a run that compare generators with each other.
+
+    Their scores are not compared with those of other runs: a generator's win rate changes if another one improves.
+    """
+    return frozenset(name for name, metric in read_metrics(manifest).items() if metric.pair_selection is not None)

@@ -7,8 +7,9 @@ from typing import Any
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sentences import format_names
-from plumbline.operators.report.changes import list_comparable_metrics, list_relative_metrics
+from plumbline.operators.report.changes import list_comparable_metrics
 from plumbline.operators.results.bridge import Bridge
+from plumbline.operators.results.metric_recipes import list_relative_metrics
 from plumbline.operators.results.summary import describe_part
 from plumbline.pipelines.base.exit_codes import OVER_BUDGET
 from plumbline.pipelines.plans.sweep_config import read_config
@@ -62,7 +63,7 @@ def find_obstacle(before: Mapping[str, Any] | None, after: Mapping[str, Any], br
         return "the two runs share no generator"
     if not list_comparable_metrics(before, after, bridges):
         metrics = list(after.get("metrics", ()))
-        if set(metrics) <= set(list_relative_metrics(after)):
+        if set(metrics) <= list_relative_metrics(after):
             return f"scores by {format_names(metrics)} depend on all generators of a run"
         return f"the settings or models of {format_names(metrics)} differ"
     return ""

@@ -14,8 +14,9 @@ from plumbline.operators.images.generation_settings import (
     read_all_settings,
 )
 from plumbline.operators.metrics.table import read_lower_is_better, read_metrics
-from plumbline.operators.report.changes import list_comparable_metrics, list_relative_metrics
+from plumbline.operators.report.changes import list_comparable_metrics
 from plumbline.operators.results.choices import READ_COLUMNS, Choices, find_outcomes, read_choices
+from plumbline.operators.results.metric_recipes import list_relative_metrics
 from plumbline.operators.results.run_scores import RunScores
 from plumbline.operators.results.summary import Skills
 from plumbline.pipelines.base.tables import NO_GENERATOR

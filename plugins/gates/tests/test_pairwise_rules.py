@@ -61,3 +61,8 @@ def test_a_report_does_not_compare_win_rates_between_runs(store: Path) -> None:
     said = " ".join(run_for_output("report", f"store={store}", "compare=previous").split())
     assert "Nothing changed in the scores that both runs have." in said
     assert "pairwise compares generators within a run. Its scores depend on all generators of the run" in said, said
+
+
+def test_trends_warn_that_win_rates_depend_on_the_other_generators(store: Path) -> None:
+    said = " ".join(run_for_output("trends", f"store={store}").split())
+    assert "pairwise compares generators within a run, so a line also moves if another generator changes." in said
