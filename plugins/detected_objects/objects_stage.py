@@ -26,7 +26,7 @@ Query = tuple[int, ImageQuery]
 
 
 class ObjectsStage(ModulesStage):
-    """Stage that turns images into detected objects (schema MODULES), sorted by falling score.
+    """Stage that turns images into detected objects (schema MODULE_ANSWERS), in descending order of their scores.
 
     If a query has `choices`, such as colours, `texts` has a line for each object with the choice that fits its part of
     the image best.

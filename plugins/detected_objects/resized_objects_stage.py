@@ -12,7 +12,7 @@ from plumbline.plugins.detected_objects.compbench_rules import resize_box
 
 
 class ResizedObjectsStage(ModulesStage):
-    """Stage that turns images into detected objects (schema MODULES); their boxes suit rules with limits in pixels."""
+    """Stage that turns images into detected objects (schema MODULE_ANSWERS), for rules with limits in pixels."""
 
     name = "resized_objects"
     version = 1
