@@ -42,6 +42,7 @@ from plumbline.plugins.reward_models.reward_tokens import (
     REWARD_TOKEN,
     VIDEO_RATINGS,
     EditReward,
+    EditRewardQwen3,
     HpsV3,
     VideoReward,
 )
@@ -66,7 +67,7 @@ NESTED_KEYS = ("state_dict", "model")
 HEAD_WIDTH = 64
 """Width of an attention head in BERT and in every ViT of BLIP."""
 PIXELS_PER_IMAGE = 256 * 28 * 28
-"""Number of pixels of every image after resizing in HPSv3, HPSv3++ and EditReward."""
+"""Number of pixels of every image after resizing in HPSv3, HPSv3++ and EditReward on Qwen2.5-VL."""
 IMAGE_FACTOR = 28
 """After HPSv3++'s first resizing, the sides of an image are multiples of this number."""
 POOLING_PREFIX = "cap_encoder.pool_attn."
@@ -498,18 +499,30 @@ def _convert_hpsv3_plus(config: ConvertConfig, tensors: Weights, base: Path, dra
 
 
 def _convert_editreward(config: ConvertConfig, tensors: Weights, base: Path, draft: Path) -> ConvertedCheckpoint:
-    """Convert an EditReward checkpoint: add a reward token to Qwen2.5-VL, and save the image size and instructions."""
+    """Convert an EditReward checkpoint: add a reward token to the base model, and save the instructions.
+
+    Images have a fixed size only on Qwen2.5-VL. On Qwen3-VL, the release leaves their size to the base's processor: its
+    code sets the fixed size in a conversation, where transformers does not read it.
+    """
+    networks: Mapping[str, Callable[[Any], nn.Module]] = {"qwen2_5_vl": EditReward, "qwen3_vl": EditRewardQwen3}
+    kind = _read_base_config(base).model_type
+    if kind not in networks:
+        raise ModelError(
+            f"{config.base}: expected a Qwen2.5-VL or Qwen3-VL, found the model type {kind}; set `base` to the model "
+            "that the weights were trained from"
+        )
     texts = dict(_read_texts(config.instruction, "prompts.py"))
     texts |= _read_texts(str(Path(config.instruction or "").with_name(COLLATOR_FILE)), COLLATOR_FILE)
     for file, name in zip(EDIT_INSTRUCTION_FILES, EDITREWARD_INSTRUCTIONS, strict=True):
         parts = (name, "prompt_with_special_token")
         (draft / file).write_text(_join_instruction(config.instruction, texts, parts, (REWARD_TOKEN,)))
-    return _convert_qwen_reward(EditReward, tensors, base, draft)
+    return _convert_qwen_reward(networks[kind], tensors, base, draft, resizes=kind == "qwen2_5_vl")
 
 
 def _convert_qwen_reward(
-    network: Callable[[Any], nn.Module], tensors: Weights, base: Path, draft: Path
+    network: Callable[[Any], nn.Module], tensors: Weights, base: Path, draft: Path, *, resizes: bool = True
 ) -> ConvertedCheckpoint:
+    """Convert a reward model on Qwen-VL; `resizes` is True if all images are resized to PIXELS_PER_IMAGE."""
     weights = {
         name: tensor
         for name, tensor in _rename_weights(tensors, QWEN_NAME_PATTERNS).items()
@@ -517,10 +530,11 @@ def _convert_qwen_reward(
     }
     fields = _add_tokens(base, draft, (REWARD_TOKEN,))
     images = json.loads((base / "preprocessor_config.json").read_text())
-    size = {"shortest_edge": PIXELS_PER_IMAGE, "longest_edge": PIXELS_PER_IMAGE}
-    images |= {"min_pixels": PIXELS_PER_IMAGE, "max_pixels": PIXELS_PER_IMAGE} | (
-        {"size": size} if "size" in images else {}
-    )
+    if resizes:
+        size = {"shortest_edge": PIXELS_PER_IMAGE, "longest_edge": PIXELS_PER_IMAGE}
+        images |= {"min_pixels": PIXELS_PER_IMAGE, "max_pixels": PIXELS_PER_IMAGE} | (
+            {"size": size} if "size" in images else {}
+        )
     (draft / "preprocessor_config.json").write_text(json.dumps(images, indent=1))
     with torch.device("meta"):
         made = network(fields)

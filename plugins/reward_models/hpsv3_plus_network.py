@@ -1,19 +1,18 @@
 """The network of HPSv3++ (PlantPotatoOnMoon/HPSv3-PlusPlus 7bdbebc, hpsv3/model/qwen3vl_rm.py and inference.py)."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from PIL import Image
 from torch import nn
-from torch.nn.utils.rnn import pad_sequence
 from transformers import Qwen3VLConfig
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLModel, Qwen3VLPreTrainedModel
 
 from plumbline.operators.models.calls import ComparisonResult
 from plumbline.operators.models.model import ResolvedModel
-from plumbline.plugins.reward_models.reward_tokens import MEAN_INDEX, Pixels, TokenReward, make_reward_head
+from plumbline.plugins.reward_models.reward_tokens import MEAN_INDEX, Pixels, Qwen3TokenReward, make_reward_head
 
 
 class CapabilityEncoder(nn.Module):
@@ -63,18 +62,7 @@ class HpsV3Plus(Qwen3VLPreTrainedModel):  # type: ignore[misc]
         return rewards
 
 
-class _EncodedImage(NamedTuple):
-    """An image as seen by the vision tower."""
-
-    states: torch.Tensor
-    """Embeddings of its tokens, followed by the states that are added in the first layers of the language model;
-    shape (tokens, width * (1 + layers)).
-    """
-    grid: torch.Tensor
-    """Number of patches in time, height and width; shape (3,), on the CPU."""
-
-
-class HpsV3PlusSimilarity(TokenReward):
+class HpsV3PlusSimilarity(Qwen3TokenReward):
     """A loaded HPSv3++, which serves the `similarity` call.
 
     The capability is inferred from each image alone, so that a reward does not depend on the other images of a batch.
@@ -107,52 +95,6 @@ class HpsV3PlusSimilarity(TokenReward):
             )
             resized.append(image.resize((width, height), Image.Resampling.BICUBIC))
         return super().preprocess_several(resized)
-
-    def encode(self, pixels: Sequence[tuple[Pixels, ...]]) -> list[Any]:
-        """Return the vision tower's states for each item's image, on the device."""
-        with torch.inference_mode():
-            patches = self.pixels([each.patches for shown in pixels for each in shown])
-            grids = torch.stack([each.grid for shown in pixels for each in shown])
-            seen = self.model.model.get_image_features(patches, grids.to(patches.device))
-            layers = [seen.pooler_output, *seen.deepstack_features]
-            images = iter(
-                _EncodedImage(torch.cat(states, dim=-1), grid) for *states, grid in zip(*layers, grids, strict=True)
-            )
-            return [tuple(next(images) for _ in shown) for shown in pixels]
-
-    def _tokenize_conversation(self, text: str, embeddings: Any) -> torch.Tensor:
-        return super()._tokenize_conversation(text, tuple(image.states for image in embeddings))
-
-    def _compute_states(self, read: Sequence[tuple[torch.Tensor, Any]]) -> list[torch.Tensor]:
-        """Return the hidden states (reward tokens, width) at the reward tokens of each conversation.
-
-        Image tokens are numbered by row and column, as in Qwen3-VL itself but unlike in HPSv3's release.
-        """
-        device, model = self.model.device, self.model.model
-        mask = pad_sequence([torch.ones_like(ids) for ids, _ in read], batch_first=True).to(device)
-        ids = pad_sequence([ids for ids, _ in read], batch_first=True).to(device)
-        places = (ids == self.image_token_id) & mask.bool()
-        images = [image for _, shown in read for image in shown]
-        embedded = model.get_input_embeddings()(ids)
-        seen = torch.cat([image.states for image in images]).to(embedded.dtype)
-        embeddings, *added = seen.tensor_split(seen.shape[-1] // embedded.shape[-1], dim=-1)
-        embedded[places] = embeddings
-        positions, _ = model.get_rope_index(
-            ids,
-            mm_token_type_ids=places.int(),
-            image_grid_thw=torch.stack([image.grid for image in images]).to(device),
-            attention_mask=mask,
-        )
-        states = model.language_model(
-            inputs_embeds=embedded,
-            attention_mask=mask,
-            position_ids=positions,
-            visual_pos_masks=places,
-            deepstack_visual_embeds=added,
-            use_cache=False,
-        ).last_hidden_state
-        at_rewards = states[torch.isin(ids, self.reward_ids.to(device)) & mask.bool()]
-        return list(at_rewards.view(len(read), len(self.reward_tokens), -1))
 
     def compute_rewards(self, states: torch.Tensor) -> list[ComparisonResult]:
         """Return the mean of each reward."""

@@ -10,10 +10,11 @@ from PIL import Image
 from torch import nn
 from torch.nn.functional import interpolate
 from torch.nn.utils.rnn import pad_sequence
-from transformers import Qwen2_5_VLConfig, Qwen2VLConfig
+from transformers import Qwen2_5_VLConfig, Qwen2VLConfig, Qwen3VLConfig
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLModel, Qwen2_5_VLPreTrainedModel
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLModel, Qwen2VLPreTrainedModel
+from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLModel, Qwen3VLPreTrainedModel
 
 from plumbline.operators.base.batches import call_in_batches
 from plumbline.operators.base.errors import ModelError, RowError, UnprocessableRowError
@@ -176,6 +177,71 @@ class TokenReward(LoadedImageModel):
         return list(at_rewards.view(len(read), len(self.reward_tokens), -1))
 
 
+class _EncodedImage(NamedTuple):
+    """An image as seen by the vision tower."""
+
+    states: torch.Tensor
+    """Embeddings of its tokens, followed by the states that are added in the first layers of the language model;
+    shape (tokens, width * (1 + layers)).
+    """
+    grid: torch.Tensor
+    """Number of patches in time, height and width; shape (3,), on the CPU."""
+
+
+class Qwen3TokenReward(TokenReward):
+    """Base class of the models on Qwen3-VL.
+
+    They were trained with Qwen3-VL's own numbering of image tokens, and with the states that its vision tower adds in
+    the first layers of the language model.
+    """
+
+    def encode(self, pixels: Sequence[tuple[Pixels, ...]]) -> list[Any]:
+        """Return the vision tower's states for each item's image, on the device."""
+        with torch.inference_mode():
+            patches = self.pixels([each.patches for shown in pixels for each in shown])
+            grids = torch.stack([each.grid for shown in pixels for each in shown])
+            seen = self.model.model.get_image_features(patches, grids.to(patches.device))
+            layers = [seen.pooler_output, *seen.deepstack_features]
+            images = iter(
+                _EncodedImage(torch.cat(states, dim=-1), grid) for *states, grid in zip(*layers, grids, strict=True)
+            )
+            return [tuple(next(images) for _ in shown) for shown in pixels]
+
+    def _tokenize_conversation(self, text: str, embeddings: Any) -> torch.Tensor:
+        return super()._tokenize_conversation(text, tuple(image.states for image in embeddings))
+
+    def _compute_states(self, read: Sequence[tuple[torch.Tensor, Any]]) -> list[torch.Tensor]:
+        """Return the hidden states (reward tokens, width) at the reward tokens of each conversation.
+
+        Conversations are padded on the right. Image tokens are numbered by row and column, as in Qwen3-VL itself.
+        """
+        device, model = self.model.device, self.model.model
+        mask = pad_sequence([torch.ones_like(ids) for ids, _ in read], batch_first=True).to(device)
+        ids = pad_sequence([ids for ids, _ in read], batch_first=True).to(device)
+        places = (ids == self.image_token_id) & mask.bool()
+        images = [image for _, shown in read for image in shown]
+        embedded = model.get_input_embeddings()(ids)
+        seen = torch.cat([image.states for image in images]).to(embedded.dtype)
+        embeddings, *added = seen.tensor_split(seen.shape[-1] // embedded.shape[-1], dim=-1)
+        embedded[places] = embeddings
+        positions, _ = model.get_rope_index(
+            ids,
+            mm_token_type_ids=places.int(),
+            image_grid_thw=torch.stack([image.grid for image in images]).to(device),
+            attention_mask=mask,
+        )
+        states = model.language_model(
+            inputs_embeds=embedded,
+            attention_mask=mask,
+            position_ids=positions,
+            visual_pos_masks=places,
+            deepstack_visual_embeds=added,
+            use_cache=False,
+        ).last_hidden_state
+        at_rewards = states[torch.isin(ids, self.reward_ids.to(device)) & mask.bool()]
+        return list(at_rewards.view(len(read), len(self.reward_tokens), -1))
+
+
 class HpsV3(Qwen2VLPreTrainedModel):  # type: ignore[misc]
     """The network of HPSv3 (Ma et al. 2025).
 
@@ -290,6 +356,11 @@ EDIT_RATINGS = ("instruction_following", "visual_quality")
 """Names of the ratings, in the order of the heads and their instructions."""
 
 
+def _make_edit_heads(width: int) -> nn.ModuleDict:
+    """Return a head for each rating, with its published name."""
+    return nn.ModuleDict({f"head_{place}": make_reward_head(width) for place in range(len(EDIT_RATINGS))})
+
+
 class EditReward(Qwen2_5_VLPreTrainedModel):  # type: ignore[misc]
     """The network of EditReward (Wu et al. 2025). It has two heads; each is read at the token in its own instruction.
 
@@ -302,8 +373,20 @@ class EditReward(Qwen2_5_VLPreTrainedModel):  # type: ignore[misc]
     def __init__(self, config: Qwen2_5_VLConfig) -> None:
         super().__init__(config)
         self.model = Qwen2_5_VLModel(config)
-        width = config.text_config.hidden_size
-        self.rm_heads = nn.ModuleDict({f"head_{place}": make_reward_head(width) for place in range(len(EDIT_RATINGS))})
+        self.rm_heads = _make_edit_heads(config.text_config.hidden_size)
+        self.post_init()
+
+
+class EditRewardQwen3(Qwen3VLPreTrainedModel):  # type: ignore[misc]
+    """The network of EditReward on Qwen3-VL, with the same heads. Weights are named as in EditReward."""
+
+    config: Qwen3VLConfig
+    _keep_in_fp32_modules_strict: ClassVar = {"rm_heads"}
+
+    def __init__(self, config: Qwen3VLConfig) -> None:
+        super().__init__(config)
+        self.model = Qwen3VLModel(config)
+        self.rm_heads = _make_edit_heads(config.text_config.hidden_size)
         self.post_init()
 
 
@@ -323,3 +406,9 @@ class EditRewardSimilarity(TokenReward):
         rated = [dict(zip(EDIT_RATINGS, row, strict=True)) for row in means.tolist()]
         pooled = means.mean(dim=1).tolist()
         return [ComparisonResult(mean, truncated=False, ratings=row) for mean, row in zip(pooled, rated, strict=True)]
+
+
+class EditRewardQwen3Similarity(EditRewardSimilarity, Qwen3TokenReward):
+    """A loaded EditReward on Qwen3-VL, which serves the `similarity` call."""
+
+    architecture = f"{__name__}:EditRewardQwen3"

@@ -12,6 +12,7 @@ KINDS: Mapping[str, Kind] = {
     "videoalign_three_heads": Kind("videoalign", partial(tiny_rewards.save_videoalign, heads=3), "reward"),
     "x_clip": Kind("x_clip", tiny_rewards.save_x_clip),
     "editreward": Kind("editreward", tiny_rewards.save_editreward, "reward"),
+    "editreward_qwen3": Kind("editreward", partial(tiny_rewards.save_editreward, kind="qwen3_vl"), "reward"),
     "laion_aesthetic": Kind(
         "laion_aesthetic", partial(tiny_rewards.save_aesthetic, widths=tiny_rewards.AESTHETIC_HEAD_WIDTHS), "reward"
     ),

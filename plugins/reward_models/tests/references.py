@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -105,21 +105,48 @@ def score_editreward(folder: Path, pair: Pair, measure: Measure) -> Answer:
     Each head is read at the token in its own instruction. The source image comes before the edited image. The network
     from transformers does not get the image grid, so it numbers the tokens consecutively.
     """
-    model, words = load_network("Qwen2_5_VLForConditionalGeneration", folder).model, load_tokenizer(folder)
+    model = load_network("Qwen2_5_VLForConditionalGeneration", folder).model
+
+    def read(ids: torch.Tensor, places: torch.Tensor, images: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        embedded = model.get_input_embeddings()(ids)
+        embedded[places] = model.visual(images["pixel_values"], images["image_grid_thw"]).pooler_output
+        states: torch.Tensor = model(inputs_embeds=embedded, attention_mask=torch.ones_like(ids)).last_hidden_state
+        return states
+
+    return _score_edit(folder, pair, read)
+
+
+def score_editreward_qwen3(folder: Path, pair: Pair, measure: Measure) -> Answer:
+    """Return the mean of EditReward's two heads for one edit (TIGER-AI-Lab/EditReward edb027e, qwen3_vl_trainer.py).
+
+    The network from transformers reads the whole conversation with its images, so it numbers the image tokens by row
+    and column.
+    """
+    model = load_network("Qwen3VLForConditionalGeneration", folder).model
+
+    def read(ids: torch.Tensor, places: torch.Tensor, images: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        given = {"attention_mask": torch.ones_like(ids), "mm_token_type_ids": places.int()}
+        states: torch.Tensor = model(input_ids=ids, **given, **images).last_hidden_state
+        return states
+
+    return _score_edit(folder, pair, read)
+
+
+def _score_edit(folder: Path, pair: Pair, read: Callable[..., torch.Tensor]) -> Answer:
+    """Return the mean reward of an edit, from the hidden states that `read` returns for each instruction."""
+    words = load_tokenizer(folder)
     shown = [
         load_image_processor(folder)(images=one, return_tensors="pt") for one in (IMAGE_BEFORE, IMAGES[pair.image])
     ]
     marks = [
         f"<|vision_start|>{'<|image_pad|>' * (int(one['image_grid_thw'].prod()) // 4)}<|vision_end|>" for one in shown
     ]
-    seen = torch.cat([model.visual(one["pixel_values"], one["image_grid_thw"]).pooler_output for one in shown])
+    images = {name: torch.cat([one[name] for one in shown]) for name in ("pixel_values", "image_grid_thw")}
     weights, means = load_file(folder / "model.safetensors"), []
     for head, instruction in enumerate(tiny_rewards.EDIT_INSTRUCTIONS):
         asked = f"<|im_start|>user\n{''.join(marks)}{instruction.replace('{text_prompt}', pair.text)}<|im_end|>\n"
         ids = words(asked + "<|im_start|>assistant\n", return_tensors="pt").input_ids
-        embedded = model.get_input_embeddings()(ids)
-        embedded[ids == words.convert_tokens_to_ids("<|image_pad|>")] = seen
-        states = model(inputs_embeds=embedded, attention_mask=torch.ones_like(ids)).last_hidden_state[0]
+        states = read(ids, ids == words.convert_tokens_to_ids("<|image_pad|>"), images)[0]
         state = states[ids[0] == words.convert_tokens_to_ids("<|Reward|>")][0]
         for layer in (0, 3):
             name = f"rm_heads.head_{head}.{layer}"
@@ -280,6 +307,7 @@ def build_qwen2(folder: Path) -> Any:
 REFERENCES: Mapping[tuple[str, Call], Reference] = {
     ("hpsv3", "similarity"): score_hpsv3,
     ("editreward", "similarity"): score_editreward,
+    ("editreward_qwen3", "similarity"): score_editreward_qwen3,
     ("videoalign", "similarity"): score_videoalign,
     ("videoalign_three_heads", "similarity"): score_videoalign,
     ("x_clip", "similarity"): score_x_clip,

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from plugins.reward_models.tests import tiny_rewards
+from plugins.reward_models.tests.references import score_editreward_qwen3
 from plumbline.jobs.command import run_job
 from plumbline.operators.base.errors import ModelError
 from plumbline.operators.models.calls import Measure, Pair
@@ -26,8 +27,9 @@ from plumbline.operators.models.resolution import resolve_model
 from plumbline.plugins.reward_models import conversion
 from plumbline.plugins.reward_models.conversion import ConvertConfig, convert
 from plumbline.plugins.reward_models.jobs.convert import COMMAND, main
+from tests.bench_of import UNJUDGED_OPTIONS, run_bench, write_rows
 from tests.operators import tiny
-from tests.operators.models.alike import IMAGES, TEXTS
+from tests.operators.models.alike import IMAGE_BEFORE, IMAGES, TEXTS
 from tests.operators.tiny import rewards
 
 PAIRS = [Pair(image, text) for image in range(len(IMAGES)) for text in TEXTS]
@@ -150,32 +152,62 @@ def test_a_converted_hpsv3_has_the_original_scores_and_its_source_is_not_run(
     assert compute_similarities("hpsv3", made, "reward") == pytest.approx(expected, abs=1e-5)
 
 
-def test_a_converted_editreward_has_the_original_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversion, "PIXELS_PER_IMAGE", 1024)
-    reference = tiny_rewards.save_editreward(tmp_path / "reference")
-    tiny.edit_json(reference / "preprocessor_config.json", min_pixels=1024, max_pixels=1024)
+def write_editreward_release(folder: Path, *, kind: str) -> dict[str, Any]:
+    """Write tiny weights as EditReward's training saves them, their base and the prompts; return convert's options."""
+    reference = tiny_rewards.save_editreward(folder / "reference", kind=kind)
     following, quality = (text.split("\nThe rating")[0] for text in tiny_rewards.EDIT_INSTRUCTIONS)
     rating = tiny_rewards.EDIT_INSTRUCTIONS[0].removeprefix(following)
-    (tmp_path / "prompts.py").write_text(
+    (folder / "prompts.py").write_text(
         f"raise SystemExit\nINSTRUCTION_EDIT_FOLLOWING = {following!r}\nINSTRUCTION_EDIT_QUALITY = {quality!r}\n"
     )
-    given = {
+    (folder / "data_collator_qwen_edit.py").write_text(f"prompt_with_special_token = {rating!r}\n")
+    weights = {**load_file(reference / "model.safetensors"), "lm_head.weight": torch.zeros(3, 2)}
+    return {
         "release": "editreward",
-        "weights": save_weights(
-            tmp_path / "model.pth",
-            {**load_file(reference / "model.safetensors"), "lm_head.weight": torch.zeros(3, 2)},
-        ),
-        "base": tiny.save_qwen2_vl(tmp_path / "base", kind="qwen2_5_vl"),
-        "instruction": tmp_path / "prompts.py",
+        "weights": save_weights(folder / "model.pth", weights),
+        "base": tiny.save_qwen2_vl(folder / "base", kind=kind),
+        "instruction": folder / "prompts.py",
     }
-    with pytest.raises(ModelError, match=r"expected the published file data_collator_qwen_edit\.py"):
-        convert_release(tmp_path / "made", **given)
-    (tmp_path / "data_collator_qwen_edit.py").write_text(f"prompt_with_special_token = {rating!r}\n")
+
+
+def test_a_converted_editreward_has_the_original_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conversion, "PIXELS_PER_IMAGE", 1024)
+    given = write_editreward_release(tmp_path, kind="qwen2_5_vl")
+    reference = tmp_path / "reference"
+    tiny.edit_json(reference / "preprocessor_config.json", min_pixels=1024, max_pixels=1024)
     made = convert_release(tmp_path / "made", **given)
     texts = [(made / f"{name}.txt").read_text() for name in ("instruction_following", "visual_quality")]
     assert tuple(texts) == tiny_rewards.EDIT_INSTRUCTIONS
     expected = compute_similarities("editreward", reference, "reward")
     assert compute_similarities("editreward", made, "reward") == pytest.approx(expected, abs=1e-5)
+    with pytest.raises(ModelError, match=r"expected a Qwen2.5-VL or Qwen3-VL, found the model type qwen2_vl; set"):
+        convert_release(tmp_path / "again", **given | {"base": tiny.save_qwen2_vl(tmp_path / "other")})
+    (tmp_path / "data_collator_qwen_edit.py").unlink()
+    with pytest.raises(ModelError, match=r"expected the published file data_collator_qwen_edit\.py"):
+        convert_release(tmp_path / "again", **given)
+
+
+def test_a_sweep_with_a_converted_editreward_on_qwen3_vl_has_the_original_scores(tmp_path: Path) -> None:
+    given = write_editreward_release(tmp_path, kind="qwen3_vl")
+    given["output"] = tmp_path / "made"
+    assert run_job(COMMAND, main, [f"{name}={value}" for name, value in given.items()]) == 0
+    ids = [{"prompt_id": f"p{number}"} for number in range(len(IMAGES))]
+    rows = [
+        {**row, "image": tiny.encode_image(image), "before": tiny.encode_image(IMAGE_BEFORE)}
+        for row, image in zip(ids, IMAGES, strict=True)
+    ]
+    write_rows(tmp_path / "images/editor/00000.parquet", rows)
+    write_rows(tmp_path / "prompts.parquet", [{**row, "text": text} for row, text in zip(ids, TEXTS, strict=True)])
+    source = "benchmark.columns.source=before"
+    model = ("+model@models.editreward=editreward", f"models.editreward.checkpoint={tmp_path}/made")
+    finished = run_bench(tmp_path, tmp_path / "store", *UNJUDGED_OPTIONS, "metric=[editreward]", *model, source)
+    scores = {row["prompt_id"]: row["score"] for row in finished.results.read_scores().to_pylist()}
+    with torch.no_grad():
+        expected = {
+            row["prompt_id"]: score_editreward_qwen3(tmp_path / "made", Pair(number, text), "reward").numbers[0]
+            for number, (row, text) in enumerate(zip(ids, TEXTS, strict=True))
+        }
+    assert scores == pytest.approx(expected, abs=1e-4)
 
 
 def save_released_videoalign(folder: Path, weights: Mapping[str, torch.Tensor], **settings: Any) -> Path:

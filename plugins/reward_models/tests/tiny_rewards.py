@@ -12,7 +12,14 @@ from plumbline.plugins.reward_models.aesthetic_network import AestheticPredictor
 from plumbline.plugins.reward_models.fga_blip2_network import FgaBlip2
 from plumbline.plugins.reward_models.hpsv3_plus_network import HpsV3Plus
 from plumbline.plugins.reward_models.mps_network import Mps
-from plumbline.plugins.reward_models.reward_tokens import REWARD_TOKEN, VIDEO_RATINGS, EditReward, HpsV3, VideoReward
+from plumbline.plugins.reward_models.reward_tokens import (
+    REWARD_TOKEN,
+    VIDEO_RATINGS,
+    EditReward,
+    EditRewardQwen3,
+    HpsV3,
+    VideoReward,
+)
 from plumbline.plugins.reward_models.token_rewards import EDIT_INSTRUCTION_FILES as FILES
 from plumbline.plugins.reward_models.token_rewards import INSTRUCTION_FILE as FILE
 from tests.operators import tiny
@@ -127,10 +134,12 @@ EDIT_INSTRUCTIONS = (
 )
 
 
-def save_editreward(folder: Path, *, seed: int = 0) -> Path:
-    tiny.save_qwen2_vl(folder, seed=seed, kind="qwen2_5_vl")
+def save_editreward(folder: Path, *, seed: int = 0, kind: str = "qwen2_5_vl") -> Path:
+    """Save a converted EditReward on a Qwen2.5-VL, or on the Qwen3-VL that `kind` names."""
+    tiny.save_qwen2_vl(folder, seed=seed, kind=kind)
     instructions = dict(zip(FILES, EDIT_INSTRUCTIONS, strict=True))
-    _save_token_reward(folder, EditReward, (REWARD_TOKEN,), instructions, seed=seed)
+    architecture = EditRewardQwen3 if kind == "qwen3_vl" else EditReward
+    _save_token_reward(folder, architecture, (REWARD_TOKEN,), instructions, seed=seed)
     return folder
 
 

@@ -87,7 +87,7 @@ def compute_similarities(
 
 def _preprocess(model: Any, image: Image.Image) -> Any:
     """Return the image as preprocessed by the model; if the model scores edits, IMAGE_BEFORE is the image's source."""
-    edits = type(model).__name__ == "EditRewardSimilarity"  # belongs to a plugin
+    edits = type(model).__name__.startswith("EditReward")  # belongs to a plugin
     return model.preprocess_several([IMAGE_BEFORE, image]) if edits else model.preprocess(image)
 
 
