@@ -56,9 +56,18 @@ def compose_values(
     given = [GivenFunction(entry) for entry in entries if not isinstance(entry, str)]
     names = [entry for entry in entries if isinstance(entry, str)]
     named = options if metrics is None else {"metric": names, **options}
-    all_words = [*words, *(f"{name}={_format_value(value)}" for name, value in named.items())]
+    all_words = [*require_text(words, "options"), *(f"{name}={_format_value(value)}" for name, value in named.items())]
     values = load_values(command, [expand_key(word, command.short, command.first) for word in all_words])
     return load_functions(values, given)
+
+
+def require_text(values: Iterable[Any], name: str) -> tuple[str, ...]:
+    """Return the values of an argument; raise ConfigError with its name if one of them is not text."""
+    texts = tuple(values)
+    for text in texts:
+        if not isinstance(text, str):
+            raise ConfigError(f"{name}: expected text, got a value of type {type(text).__name__}; correct it")
+    return texts
 
 
 def choose_metrics(metrics: Metrics | None, metric: Metrics | None) -> Metrics | None:

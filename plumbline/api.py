@@ -5,17 +5,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from plumbline.jobs.scorer import Metric, Metrics, choose_metrics, list_metrics, open_scorer
+from plumbline.jobs.scorer import Metric, Metrics, choose_metrics, list_metrics, open_scorer, require_text
 from plumbline.operators.base import rows, schemas
 from plumbline.operators.base.errors import ConfigError, SourceError, suggest
-from plumbline.operators.base.rows import list_values
+from plumbline.operators.base.rows import format_id, list_values
 from plumbline.operators.metrics.function import is_function_name, read_source
+from plumbline.operators.results.choices import make_frame
 from plumbline.operators.scoring.scorer import Scorer
 from plumbline.operators.scoring.scorer_input import AnyImage, ImageOrFrames
 from plumbline.operators.statistics.options import Match, RatingStatistic, Sampling
@@ -73,8 +75,9 @@ def score(
     """
     chosen = choose_metrics(metrics, metric)
     entries = list_metrics("vqascore" if chosen is None else chosen)
-    words = (options,) if isinstance(options, str) else tuple(options)
-    scorer = _get_scorer(tuple(entries), _read_function_sources(entries), words, models or "shapes", on_gpu)
+    words = require_text([options] if isinstance(options, str) else list_values(options, "options"), "options")
+    (checkpoints,) = require_text(["shapes" if models is None else models], "models")
+    scorer = _get_scorer(tuple(entries), _read_function_sources(entries), words, checkpoints, on_gpu)
     if models is None and any(loaded.node.roles for loaded in scorer.nodes):
         warnings.warn(ONLY_SHAPES_WARNING, stacklevel=2)
     return scorer.score(images, prompts)
@@ -143,13 +146,15 @@ class _Address:
     storage: StorageConfig
 
 
-def open_run(store: str, run: str = "latest", **storage: Any) -> Run:
+def open_run(store: str | Path, run: str = "latest", **storage: Any) -> Run:
     """Return a run in a store, which is a folder or an s3:// prefix; `latest` is the newest run.
 
     `storage` accepts the keys of the `storage` option, such as `endpoint_url`. Keys that are omitted come from the
     standard AWS variables. Raise ConfigError if the store or the run does not exist, or if a key is unknown.
     """
-    opened = open_existing_store(_Address(store=store, storage=read_config(storage, StorageConfig)))
+    if not isinstance(store, str | Path):
+        raise ConfigError(f"store: expected a folder or an address, got a value of type {type(store).__name__}")
+    opened = open_existing_store(_Address(store=str(store), storage=read_config(storage, StorageConfig)))
     return Run(store=opened, run_id=find_run(opened, run))
 
 
@@ -184,7 +189,8 @@ def judge(
             number.
     """
     scored, rated = _check_table(scores, "scores", ("metric", "score")), _check_table(ratings, "ratings", ("rating",))
-    lower_is_better = [falling] if isinstance(falling, str) else list_values(falling, "falling")
+    names = [falling] if isinstance(falling, str) else list_values(falling, "falling")
+    lower_is_better = [str(format_id(name)) for name in names]
     for metric in lower_is_better:
         if metric not in set(scored["metric"]):
             raise ConfigError(f"falling: the scores have no {metric!r}; {suggest(metric, set(scored['metric']))}")
@@ -223,7 +229,7 @@ def _check_table(table: Any, name: str, required: Sequence[str]) -> pd.DataFrame
     frame = _replace_nan(frame.reset_index(drop=True))
     for row in frame.index[frame["metric"].isna()] if "metric" in required else ():
         raise SourceError(f"{name}, row {row}: expected the name of a metric, found none; fill it in")
-    return frame.assign(**{column: frame[column].map(_format_id) for column in ID_COLUMNS if column in frame})
+    return frame.assign(**{column: frame[column].map(format_id) for column in ID_COLUMNS if column in frame})
 
 
 def _make_frame(table: Any, name: str) -> pd.DataFrame:
@@ -233,22 +239,14 @@ def _make_frame(table: Any, name: str) -> pd.DataFrame:
         table = table.to_pandas()
     elif isinstance(table, Iterable) and not isinstance(table, str | bytes | np.ndarray | Mapping | pd.Series):
         table = list(table)
-        table = pd.DataFrame(table) if all(isinstance(row, Mapping) for row in table) else table
+        if all(isinstance(row, Mapping) for row in table):
+            table = make_frame(table)
     if not isinstance(table, pd.DataFrame):
         raise ConfigError(
             f"{name}: expected a pandas DataFrame, an Arrow table or a list of dicts, got a value of type "
             f"{type(table).__name__}; convert it, for example with pd.DataFrame(...)"
         )
     return table
-
-
-def _format_id(value: Any) -> str | None:
-    """Return an id as text; pandas reads ids in a CSV file as integers, or as floats if some ids are missing."""
-    if value is None:
-        return None
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _parse_number(value: Any, where: str) -> float | None:

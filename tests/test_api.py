@@ -4,7 +4,7 @@ import io
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -154,6 +154,22 @@ def test_an_unknown_choice_is_refused_by_name(
         plumbline.judge(scores, ratings, **options)
 
 
+def make_objects(records: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """Return a table with columns of Python objects, as pandas reads texts with half an emoji."""
+    return pd.DataFrame({name: pd.Series([row[name] for row in records], dtype=object) for name in records[0]})
+
+
+@pytest.mark.parametrize("form", [list, iter, make_objects])
+@pytest.mark.parametrize("value", ["half \ud83d", 7, b"seven"])
+@pytest.mark.parametrize("column", ["image_id", "prompt_id", "generator", "metric", "rater", "template"])
+def test_an_id_of_any_kind_matches_itself_and_costs_no_other_row(column: str, value: Any, form: Any) -> None:
+    named = {"image_id": "own", "prompt_id": "p", "generator": "g", "metric": "m", column: value}
+    records = [named | {"score": number, "rating": number} for number in range(9)]
+    records = [row | {"image_id": f"i{row['score']}"} for row in records[1:]] + records[:1]
+    judged = plumbline.judge(form(records), form(records), falling=[named["metric"]], statistics="pearson")
+    assert set(judged["n"]) == {9} and judged["value"].iloc[0] == pytest.approx(-1)
+
+
 def test_score_and_open_scorer_choose_metrics_alike_and_return_the_same_columns() -> None:
     picture = np.random.default_rng(0).integers(0, 256, (32, 48, 3), np.uint8)
     metric = ["edge_density", "entropy"]
@@ -180,6 +196,11 @@ def test_score_and_open_scorer_choose_metrics_alike_and_return_the_same_columns(
         (lambda: plumbline.open_scorer(metrics="entropi", models="shapes"), "no such choice; did you mean entropy"),
         (lambda: plumbline.open_scorer(metrics=lambda image, prompt: 1.0, models="shapes"), "define it with def"),
         (lambda: plumbline.open_run("store", endpoint="x"), "unknown config key 'endpoint'"),
+        (lambda: plumbline.open_run(7), "store: expected a folder or an address, got a value of type int"),
+        (lambda: plumbline.open_run("a \ud800 store"), "expected a path or an address, found a lone surrogate"),
+        (lambda: plumbline.open_scorer(7), "options: expected text, got a value of type int"),
+        (lambda: plumbline.score([], [], "entropy", options=[None]), "options: expected text, .* type NoneType"),
+        (lambda: plumbline.score([], [], "entropy", models=pd.NA), "models: expected text, .* type NAType"),
     ],
 )
 def test_an_invalid_argument_is_refused_by_name(call: Callable[[], Any], message: str) -> None:

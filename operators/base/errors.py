@@ -86,9 +86,10 @@ MAX_NAME_CHARACTERS = 200
 """Maximum length of an unknown name in characters. For longer names, no similar names are suggested."""
 
 
-def suggest(name: str, known: Iterable[str], otherwise: str = "remove it or correct its name") -> str:
+def suggest(name: object, known: Iterable[str], otherwise: str = "remove it or correct its name") -> str:
     """Return text that suggests the known names most similar to an unknown name; `otherwise` if none is similar."""
-    near = get_close_matches(name, list(known), n=2, cutoff=0.5) if len(name) <= MAX_NAME_CHARACTERS else []
+    text = str(name)
+    near = get_close_matches(text, list(known), n=2, cutoff=0.5) if len(text) <= MAX_NAME_CHARACTERS else []
     return f"did you mean {' or '.join(near)}?" if near else otherwise
 
 

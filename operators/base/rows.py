@@ -128,6 +128,19 @@ def is_missing(value: Any) -> bool:
     return value is None or (isinstance(value, float) and math.isnan(value)) or type(value).__name__ in PANDAS_NULLS
 
 
+def format_id(value: Any) -> str | None:
+    """Return an id as text, without lone surrogates, which no table can contain; None if it is None.
+
+    pandas reads ids in a CSV file as integers, or as floats if some ids are missing, so 7.0 becomes "7".
+    """
+    if value is None:
+        return None
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    text = str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    return text.encode(errors="backslashreplace").decode()
+
+
 def require_unique_columns(found: Sequence[str], read: Iterable[str], where: str) -> None:
     """Raise SourceError if a column in `read` occurs more than once among the columns `found` in the file `where`."""
     twice = [name for name in read if found.count(name) > 1]

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plumbline.operators.base.errors import ConfigError
+from plumbline.operators.base.rows import format_id
 from plumbline.operators.metaeval.decided_pairs import VERDICT_NAMES
 from plumbline.operators.results.choices import Comparisons, read_choices, read_table
 from plumbline.operators.statistics.next_pairs import rank_pairs
@@ -85,14 +86,15 @@ def next_pairs(
         ConfigError: there are fewer than two generators or no prompts, or a name occurs twice.
         SourceError: the comparisons are invalid.
     """
-    for name, values, least in (("prompt_ids", prompt_ids, 1), ("generators", generators, 2)):
+    ids, names, groups = ([str(format_id(one)) for one in values] for values in (prompt_ids, generators, labels))
+    for name, values, least in (("prompt_ids", ids, 1), ("generators", names, 2)):
         if len({*values}) != len(values) or len(values) < least:
             found = f"{len(values)}, of which {len({*values})} are different"
             raise ConfigError(f"{name}: expected at least {least}, without duplicates, found {found}; correct the list")
     options = AdaptiveConfig(alpha=alpha, indifference=indifference, seed=seed)
-    order = draw_balanced_order(labels or [""] * len(prompt_ids), seed)
-    pairs = [*combinations(sorted(generators), 2)]
-    leads, is_asked = _read_leads(comparisons, prompt_ids, pairs)
+    order = draw_balanced_order(groups or [""] * len(ids), seed)
+    pairs = [*combinations(sorted(names), 2)]
+    leads, is_asked = _read_leads(comparisons, ids, pairs)
     looks = _count_looks(is_asked, order)
     ranking = rank_pairs(leads, order, looks, options)
     decisions = tuple(

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from plumbline.operators.base.errors import SourceError
-from plumbline.operators.base.rows import require_columns
+from plumbline.operators.base.rows import format_id, require_columns
 from plumbline.operators.base.sentences import format_names, format_quantity
 from plumbline.operators.images.generation_settings import SettingCounts, compare_settings
 from plumbline.operators.results.comparison import Board, Duel, LeaderboardRow, decide_duels, find_tie_groups
@@ -90,7 +90,7 @@ def read_choices(comparisons: Comparisons, metric: str = "", *, both_orders: boo
     Raises:
         SourceError: a column is missing, a value is invalid, or the metric is not in the table.
     """
-    frame = _make_frame(comparisons)
+    frame, metric = _check_comparisons(comparisons), format_id(metric) or ""
     metrics = sorted(frame["metric"].unique())
     if metric not in metrics and (metric or len(metrics) != 1):
         found = f"found {format_names(metrics)}" if metrics else "found no rows"
@@ -120,13 +120,19 @@ def read_table(comparisons: Comparisons) -> pd.DataFrame:
     if isinstance(comparisons, pa.Table):
         require_columns(comparisons.column_names, READ_COLUMNS, "comparisons")
         comparisons = comparisons.select(list(READ_COLUMNS)).to_pandas()
-    frame = comparisons if isinstance(comparisons, pd.DataFrame) else pd.DataFrame(list(comparisons))
+    frame = comparisons if isinstance(comparisons, pd.DataFrame) else make_frame(list(comparisons))
     if len(frame.columns):
         require_columns(map(str, frame.columns), READ_COLUMNS, "comparisons")
     return frame.reindex(columns=list(READ_COLUMNS)).reset_index(drop=True)
 
 
-def _make_frame(comparisons: Comparisons) -> pd.DataFrame:
+def make_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return the rows as a table of objects, because pandas' strings cannot contain a lone surrogate."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return pd.DataFrame(rows, columns=pd.Index(names, dtype=object), dtype=object)
+
+
+def _check_comparisons(comparisons: Comparisons) -> pd.DataFrame:
     """Return the columns in READ_COLUMNS; raise SourceError if one is missing, or if a value is invalid."""
     frame = read_table(comparisons)
     images = ["first_image_id", "second_image_id"]  # a comparison that failed may lack an image
@@ -140,9 +146,9 @@ def _make_frame(comparisons: Comparisons) -> pd.DataFrame:
     }
     for expected, rows in wrong.items():
         for number in frame.index[rows][:1]:
-            found = ", ".join(f"{name}={value}" for name, value in frame.loc[number].items())
+            found = ", ".join(f"{name}={format_id(value)}" for name, value in frame.loc[number].items())
             raise SourceError(f"comparisons, row {number}: expected {expected}, found {found}; correct or remove it")
-    return ids.astype(str).assign(p_first=p_first)
+    return ids.map(format_id).assign(p_first=p_first)
 
 
 class Strength(NamedTuple):
@@ -203,7 +209,12 @@ def compare_pairs(
     Raises:
         SourceError: a column is missing, a value is invalid, or there are too few prompts.
     """
-    return compare_choices(read_choices(comparisons, metric, both_orders=both_orders), Skills(skills.items()))
+    for prompt, labels in skills.items():
+        is_list = isinstance(labels, Iterable) and not isinstance(labels, str)
+        if not is_list or not all(isinstance(label, str) for label in labels):
+            raise SourceError(f"skills[{prompt!r}]: expected a list of texts, found {labels!r}; correct it")
+    labelled = [(str(format_id(prompt)), [*map(str, map(format_id, labels))]) for prompt, labels in skills.items()]
+    return compare_choices(read_choices(comparisons, metric, both_orders=both_orders), Skills(labelled))
 
 
 class Refusal(NamedTuple):

@@ -35,7 +35,7 @@ def trl_reward(
         questions: Column with questions, for a metric that uses a benchmark's own questions.
         sources: Column with the image, or list of images, from which each image was edited.
     """
-    if metric not in scorer.metrics:
+    if not isinstance(metric, str) or metric not in scorer.metrics:
         raise ConfigError(f"metric: the scorer has no metric {metric!r}; {suggest(metric, [*scorer.metrics])}")
 
     def compute_reward(completions: Sequence[Any], prompts: Sequence[Any] = (), **columns: Any) -> list[float | None]:

@@ -184,11 +184,14 @@ class Scorer:
         questions that no metric asks, for sources or captions that are missing or that no metric uses, and for more
         images of a prompt than a judge of pairs may compare (`max_group`).
         """
+        import pandas as pd
+
         given = prompts if isinstance(prompts, str) else list_values(prompts, "prompts")
         scored = self.score_table(images, given, metrics, questions, sources, captions).to_pandas()
         texts = [given if isinstance(given, str) else given[int(image_id)] for image_id in scored["image_id"]]
-        scored.insert(1, "prompt", texts)
-        return scored.astype({"prompt": object})
+        # as objects, because pandas' strings cannot contain a lone surrogate
+        scored.insert(1, "prompt", pd.Series(texts, dtype=object))
+        return scored
 
     def score_table(
         self,
@@ -207,8 +210,9 @@ class Scorer:
         """
         names = [metrics] if isinstance(metrics, str) else metrics
         wanted = None if names is None else list_values(names, "metrics")
-        for name in set(wanted or ()) - self.metrics.keys():
-            raise ConfigError(f"metrics: the scorer has no metric {name!r}; {suggest(name, [*self.metrics])}")
+        for name in wanted or ():
+            if not isinstance(name, str) or name not in self.metrics:
+                raise ConfigError(f"metrics: the scorer has no metric {name!r}; {suggest(name, [*self.metrics])}")
         asked = {name: metric for name, metric in self.metrics.items() if wanted is None or name in wanted}
         _check_sources_and_captions(asked, sources=sources is not None, captions=captions is not None)
         call = convert_arguments(images, prompts, questions, sources, captions)

@@ -76,6 +76,10 @@ class StorageConfig(AccessSettings):
         Raise ConfigError if the address or the settings are invalid, or if the filesystem is read-only although
         `writable` is set.
         """
+        try:
+            os.fsencode(url)
+        except UnicodeEncodeError as error:
+            raise ConfigError(f"{url!r}: expected a path or an address, found a lone surrogate; correct it") from error
         match = SCHEME_PATTERN.match(url)
         if match is None or match[0] == "file://":
             return Place(_make_absolute(url.removeprefix("file://"), url), self)

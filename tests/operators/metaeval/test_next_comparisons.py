@@ -1,6 +1,6 @@
 """Comparisons are chosen actively: far fewer are needed, and decisions are wrong in at most 5 of 100 studies."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -161,3 +161,17 @@ def test_without_comparisons_every_pair_is_proposed_with_its_first_prompts() -> 
 def test_invalid_names_are_refused(prompts: list[str], generators: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         next_pairs([], prompts, generators)
+
+
+def test_comparisons_match_prompts_and_generators_whose_names_are_no_texts() -> None:
+    other = "half \ud83d"
+    shown = [
+        {"prompt_id": prompt, "metric": "m", "first_generator": first, "second_generator": second, "p_first": won}
+        | {"first_image_id": prompt, "second_image_id": prompt}
+        for prompt in range(40)
+        for first, second, won in ((7, other, 1), (other, 7, 0))
+    ]
+    labels: list[Any] = [None, "a"] * 20
+    found = next_pairs(shown, range(40), [7, other], labels=labels)  # type: ignore[list-item]
+    (pair,) = found.decisions
+    assert (pair.generator_a, pair.generator_b, pair.verdict) == ("7", r"half \ud83d", "a") and found.is_done

@@ -51,6 +51,22 @@ def test_a_stronger_generator_wins_more_and_is_stronger_and_only_clear_differenc
     assert board.list_leaders()[0].generator == "g3"
 
 
+def test_names_of_any_kind_are_texts_and_half_an_emoji_is_escaped() -> None:
+    table = make_pair_comparisons(*[(1.0, 0.0)] * 12)
+    renamed = table.astype(object).replace({"a": "half \ud83d", "b": 7, "judge": "j \udc00", "3": "p \ud83d"})
+    labels = {prompt: ["s \ud83d"] for prompt in renamed["prompt_id"]}
+    for given in (renamed, renamed.to_dict("records")):
+        found = compare_pairs(given, "j \udc00", skills=labels)
+        assert [(row.generator, row.mean, row.n) for row in found.overall.rows] == [
+            (r"half \ud83d", 1.0, 12),
+            ("7", 0.0, 12),
+        ]
+        assert found.overall.metric == r"j \udc00" and [*found.boards] == ["overall", r"s \ud83d"]
+    for skills in ("counting", None, 7, [None]):
+        with pytest.raises(SourceError, match=r"^skills\['0'\]: expected a list of texts, found"):
+            compare_pairs(table, skills={"0": skills})  # type: ignore[dict-item]
+
+
 def test_win_rates_are_means_over_prompts_of_both_orders() -> None:
     table = make_pair_comparisons(*[(1.0, 0.0)] * 6, *[(1.0, 1.0)] * 4)
     (duel,) = compare_pairs(table).overall.duels

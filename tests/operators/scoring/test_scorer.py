@@ -190,6 +190,23 @@ def test_an_unusable_prompt_gives_an_error_row_with_the_reason(scorer: Scorer, i
                 assert row["score"] is None and UNUSABLE_PROMPTS[prompt] in row["error"]["message"]
 
 
+@pytest.mark.parametrize("prompt", [*UNUSABLE_PROMPTS, "a red circle"])
+def test_a_data_frame_of_scores_has_a_row_for_every_prompt_and_its_own_value(scorer: Scorer, prompt: Any) -> None:
+    scored = scorer.score([draw_image(1), draw_image(2)], [prompt, "a red circle"], "clipscore")
+    found, other = scored["score"]
+    assert scored["prompt"].iloc[0] is prompt and scored["prompt"].iloc[1] == "a red circle"
+    assert math.isfinite(other) and math.isnan(found) == _is_unusable(prompt)
+    assert (scored["error"].iloc[0] is None) == (prompt == "a red circle") if isinstance(prompt, str) else True
+
+
+@pytest.mark.parametrize("metric", [7, None, math.nan, pd.NA, b"clipscore", ["clipscore"], HALF_SURROGATE_TEXT])
+def test_a_metric_that_is_no_name_of_the_scorer_is_refused(scorer: Scorer, metric: Any) -> None:
+    with pytest.raises(ConfigError, match="the scorer has no metric"):
+        scorer.score([draw_image(1)], ["a red circle"], [metric])
+    with pytest.raises(ConfigError, match="the scorer has no metric"):
+        plumbline.trl_reward(scorer, metric)
+
+
 def test_an_address_or_a_closed_image_is_refused_with_the_remedy(
     images: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
