@@ -250,6 +250,11 @@ class Scorer:
         """Return the pairs of images to compare by the metrics `comparing`; raise ConfigError for a large group."""
         by_sources = any(self.metrics[name].needs_sources for name in comparing)
         keys = call.list_group_keys(by_sources=by_sources) if groups is None else list_values(groups, "groups")
+        if len(keys) != len(call.image_rows) or not all(isinstance(key, Hashable) for key in keys):
+            raise ConfigError(
+                f"groups: expected a text or number for each of {len(call.image_rows)} images, got {len(keys)} values: "
+                f"{str(keys)[:100]}; correct the list"
+            )
         listed = list_groups(keys, call)
         largest = max(map(len, listed), default=0)
         if largest > self.max_group:

@@ -125,3 +125,22 @@ def test_the_embedded_judge_ranks_correct_images_above_incorrect_ones() -> None:
     assert len(shares) > 4 and (shares[True] > shares[False]).mean() > 0.8
     assert list(pairwise.groupby("prompt")["score"].mean()) == pytest.approx([0.5] * N_PROMPTS)
     assert scored["metric"].nunique() == 2 and scored["score"].notna().all()
+
+
+@pytest.mark.parametrize("groups", [["a"], ["a", "a", "b"], [["a"], ["a"]], []])
+def test_groups_that_are_not_one_key_per_image_are_refused(server: Server, groups: Any) -> None:
+    scorer = open_judging_scorer(server)
+    with pytest.raises(ConfigError, match=r"^groups: expected a text or number for each of 2 images, got \d values"):
+        scorer.score_table([paint(50), paint(200)], ["dawn", "dusk"], groups=groups)
+    assert not server.bodies
+
+
+def test_bad_images_and_prompts_cost_only_their_own_rows(server: Server) -> None:
+    good, half = [paint(50), paint(200)], "dusk \ud83d"
+    images = [*good, None, b"no image", BLACK, *good, *good, paint(7)]
+    prompts = ["dawn"] * 5 + [half] * 2 + ["dusk " * 10_000] * 2 + ["alone"]
+    scored = open_judging_scorer(server).score(images, prompts)
+    assert scored["score"].tolist()[:2] == [0, 1] and scored["score"][2:].isna().all()
+    kinds = ["missing_image", "corrupt_image", "blank_picture", *["unusable_prompt"] * 2, *["prompt_too_long"] * 2]
+    assert [error["kind"] for error in scored["error"][2:]] == [*kinds, "no_pair"]
+    assert scored["prompt"].tolist() == prompts
