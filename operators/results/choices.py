@@ -148,7 +148,8 @@ def _check_comparisons(comparisons: Comparisons) -> pd.DataFrame:
         for number in frame.index[rows][:1]:
             found = ", ".join(f"{name}={format_id(value)}" for name, value in frame.loc[number].items())
             raise SourceError(f"comparisons, row {number}: expected {expected}, found {found}; correct or remove it")
-    return ids.map(format_id).assign(p_first=p_first)
+    texts = {name: ids[name] if ids[name].dtype == "str" else ids[name].map(format_id) for name in ids}
+    return ids.assign(**texts, p_first=p_first)
 
 
 class Strength(NamedTuple):
