@@ -14,14 +14,18 @@ from plumbline.operators.models.engines.vllm_engine import Prompt, Refusal, Vllm
 class ScriptedEngine:
     """An engine that answers a request after as many steps as the request's prompt has tokens.
 
-    A prompt with token 13 is refused, and a prompt with token 666 makes the engine fail.
+    A prompt with token 13 is refused, the first `max_aborted` attempts at prompts with token 404 are aborted, and a
+    prompt with token 666 makes the engine fail.
     """
 
     model_config = SimpleNamespace(max_model_len=100)
 
-    def __init__(self, gate: threading.Event | None = None) -> None:
+    def __init__(self, gate: threading.Event | None = None, max_aborted: int = 0) -> None:
         self.gate = gate
+        self.max_aborted = max_aborted
         self.left: dict[str, int] = {}
+        self.aborted: set[str] = set()
+        self.n_aborted = 0
         self.batches: list[int] = []
         self.engine_core = SimpleNamespace(shutdown=lambda: None)
         self.renderer = SimpleNamespace(render_cmpl=lambda prompts: prompts)
@@ -29,6 +33,9 @@ class ScriptedEngine:
     def add_request(self, name: str, prompt: dict[str, Any], params: Any) -> None:
         if 13 in prompt["prompt_token_ids"]:
             raise ValueError("token 13 is refused")
+        if 404 in prompt["prompt_token_ids"] and self.n_aborted < self.max_aborted:
+            self.aborted.add(name)
+            self.n_aborted += 1
         self.left[name] = 10**9 if 666 in prompt["prompt_token_ids"] else len(prompt["prompt_token_ids"])
 
     def step(self) -> list[Any]:
@@ -41,11 +48,11 @@ class ScriptedEngine:
         done = [name for name, steps in self.left.items() if steps <= 0]
         for name in done:
             del self.left[name]
-        return [_make_output(name) for name in done]
+        return [_make_output(name, "error" if name in self.aborted else "stop") for name in done]
 
 
-def _make_output(name: str) -> Any:
-    return SimpleNamespace(request_id=name, finished=True, outputs=[SimpleNamespace(finish_reason="stop")])
+def _make_output(name: str, reason: str) -> Any:
+    return SimpleNamespace(request_id=name, finished=True, outputs=[SimpleNamespace(finish_reason=reason)])
 
 
 def test_requests_of_several_callers_run_in_one_batch() -> None:
@@ -66,6 +73,15 @@ def test_a_refused_request_fails_alone() -> None:
     engine = VllmEngine(ScriptedEngine)
     refused, served = engine.run([Prompt([13]), Prompt([1, 2])], [None, None])
     assert refused == Refusal("token 13 is refused")
+    assert served.finished
+    engine.close()
+
+
+@pytest.mark.parametrize(("max_aborted", "succeeds"), [(1, True), (2, False)])
+def test_an_aborted_request_is_repeated_once(max_aborted: int, succeeds: bool) -> None:
+    engine = VllmEngine(lambda: ScriptedEngine(max_aborted=max_aborted))
+    aborted, served = engine.run([Prompt([404]), Prompt([1, 2])], [None, None])
+    assert isinstance(aborted, Refusal) is not succeeds
     assert served.finished
     engine.close()
 

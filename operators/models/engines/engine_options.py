@@ -87,6 +87,10 @@ class EngineModel(LocalModel):
     engine: Engine = "transformers"
     engine_options: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the vLLM engine, such as max_model_len or gpu_memory_utilization; other engines ignore them."""
+    engine_process: bool = False
+    """True if vLLM's engine runs in a process of its own, which ends with the actor. It does not change results; other
+    engines ignore it.
+    """
 
     thinking: ThinkingPermission = "refused"
     """`allowed`: the model may think before it replies, and the reply is what follows the thought. `refused`: the chat
@@ -98,6 +102,12 @@ class EngineModel(LocalModel):
     def __post_init__(self) -> None:
         LocalModel.__post_init__(self)
         check_options(self.engine_options)
+        if self.engine_process and self.engine_options.get("data_parallel_size", 1) != 1:
+            raise ConfigError(
+                "engine_process: the engine has one process, but engine_options.data_parallel_size="
+                f"{self.engine_options['data_parallel_size']} wants several; leave it out, and let the cluster's pools "
+                "have several actors"
+            )
 
 
 def find_image_limit(model: ModelConfig) -> int | None:

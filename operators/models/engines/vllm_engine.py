@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from PIL import Image
 from plumbline.operators.base.batches import record_calls
 from plumbline.operators.base.errors import EngineError, ModelError
 from plumbline.operators.models.engines.engine_options import EngineModel
+from plumbline.operators.models.engines.vllm_process import EngineInOwnProcess, describe_error
 from plumbline.operators.models.model import ResolvedModel
 from plumbline.operators.models.processing import find_device
 
@@ -31,14 +33,19 @@ VLLM_ENVIRONMENT: Mapping[str, str] = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_DO_NOT_TRACK": "1",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # a core process of its own would outlive a killed actor, and hold its GPU
 }
+PROCESS_ENVIRONMENT: Mapping[str, str] = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # engine_process decides instead; 1 would add a second process on a CPU
+    "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a forked process would inherit locks that other threads hold
+}
+"""Variables that no operator of a cluster may set differently."""
+OWN_PROCESS_DEFAULTS: Mapping[str, Any] = {"mm_processor_cache_gb": 1}  # pixels are sent once for several requests
 CPU_ENVIRONMENT: Mapping[str, str] = {"VLLM_CPU_KVCACHE_SPACE": "1"}  # GiB
 CPU_DEFAULTS: Mapping[str, Any] = {"enforce_eager": True, "max_num_batched_tokens": 2048}
 ENGINE_DEFAULTS: Mapping[str, Any] = {
     "load_format": "safetensors",
     "enable_prefix_caching": True,
-    "mm_processor_cache_gb": 0,  # prompts about an image share its ProcessedImages
+    "mm_processor_cache_gb": 0,  # prompts about an image share its ProcessedImages, without a cache
     "disable_log_stats": True,
     "use_tqdm_on_load": False,
     "structured_outputs_config": {"backend": "guidance"},  # as with transformers (reply_schemas.py)
@@ -94,6 +101,7 @@ class _Submission(NamedTuple):
     """The prompt as rendered by vLLM."""
     params: Any
     future: "Future[EngineOutput | Refusal]"
+    repeated: bool = False
 
 
 def make_processor(engine: Any) -> Any:
@@ -134,7 +142,7 @@ class VllmEngine:
         """
         self._refusals = refusals
         self._submitted: queue.SimpleQueue[_Submission | None] = queue.SimpleQueue()
-        self._waiting: dict[str, Future[EngineOutput | Refusal]] = {}
+        self._waiting: dict[str, _Submission] = {}
         self._names = map(str, count())
         self._read_entry = threading.Lock()
         self._make_processor = processor
@@ -227,7 +235,7 @@ class VllmEngine:
             while self._add_submitted_requests(engine):
                 for output in engine.step():
                     if output.finished:
-                        self._waiting.pop(output.request_id).set_result(output)
+                        self._finish_request(engine, output)
             failure: BaseException = RuntimeError("the engine was closed")
         except BaseException as error:
             failure = error
@@ -236,9 +244,9 @@ class VllmEngine:
         abandoned = list(self._waiting.values())
         while not self._submitted.empty():
             submitted = self._submitted.get()
-            abandoned += [submitted.future] if submitted else []
-        for future in abandoned:
-            future.set_exception(_make_engine_error(failure))
+            abandoned += [submitted] if submitted else []
+        for submitted in abandoned:
+            submitted.future.set_exception(_make_engine_error(failure))
         engine.engine_core.shutdown()
 
     def _add_submitted_requests(self, engine: Any) -> bool:
@@ -253,16 +261,27 @@ class VllmEngine:
                 return True
             if submitted is None:
                 return False
-            name = next(self._names)
-            try:
-                engine.add_request(name, submitted.prompt, submitted.params)
-            except self._refusals as error:  # such as a prompt that is too long, or a schema it cannot enforce
-                submitted.future.set_result(Refusal(_summarize_error(error)))
-            except BaseException as error:
-                submitted.future.set_exception(_make_engine_error(error))
-                raise
-            else:
-                self._waiting[name] = submitted.future
+            self._add_request(engine, submitted)
+
+    def _add_request(self, engine: Any, submitted: _Submission) -> None:
+        name = next(self._names)
+        try:
+            engine.add_request(name, submitted.prompt, submitted.params)
+        except self._refusals as error:  # such as a prompt that is too long, or a schema it cannot enforce
+            submitted.future.set_result(Refusal(_summarize_error(error)))
+        except BaseException as error:
+            submitted.future.set_exception(_make_engine_error(error))
+            raise
+        else:
+            self._waiting[name] = submitted
+
+    def _finish_request(self, engine: Any, output: EngineOutput) -> None:
+        submitted = self._waiting.pop(output.request_id)
+        if output.outputs[0].finish_reason == "error" and not submitted.repeated:
+            # such as an image that has left the cache of the engine's process earlier than expected
+            self._add_request(engine, submitted._replace(repeated=True))
+        else:
+            submitted.future.set_result(output)
 
 
 def start_engine(model: ResolvedModel[EngineModel], *, defaults: Mapping[str, Any] | None = None) -> VllmEngine:
@@ -275,14 +294,17 @@ def start_engine(model: ResolvedModel[EngineModel], *, defaults: Mapping[str, An
     # vLLM reads these variables when it is imported; the cluster's operator may have set them already
     for name, value in {**VLLM_ENVIRONMENT, **({} if model.on_gpu else CPU_ENVIRONMENT)}.items():
         os.environ.setdefault(name, value)
+    os.environ.update(PROCESS_ENVIRONMENT)
     checkpoint = model.folder("checkpoint")
-    arguments = make_engine_arguments(model.on_gpu, {**(defaults or {}), **model.config.engine_options})
+    form = OWN_PROCESS_DEFAULTS if model.config.engine_process else {}
+    arguments = make_engine_arguments(model.on_gpu, {**form, **(defaults or {}), **model.config.engine_options})
     arguments |= {"model": str(checkpoint), "tokenizer": str(model.folder("tokenizer")), "dtype": model.dtype}
     arguments["trust_remote_code"] = False
     try:
         from vllm.exceptions import VLLMClientError
 
-        return VllmEngine(lambda: _make_engine(arguments), refusals=(ValueError, VLLMClientError))
+        make = partial(_make_engine, arguments, own_process=model.config.engine_process)
+        return VllmEngine(make, refusals=(ValueError, VLLMClientError))
     except ImportError as error:
         extra = "vllm" if model.on_gpu else "vllm-cpu"
         raise ModelError(
@@ -292,7 +314,7 @@ def start_engine(model: ResolvedModel[EngineModel], *, defaults: Mapping[str, An
         # the options as they were set, because vLLM's error may use another name or omit the value
         options = ", ".join(f"{name}={value}" for name, value in model.config.engine_options.items()) or "none"
         raise ModelError(
-            f"{checkpoint}: vLLM cannot load it ({type(error).__name__}: {_summarize_error(error)}); check the model's "
+            f"{checkpoint}: vLLM cannot load it ({describe_error(error)}); check the model's "
             f"engine_options ({options}), and that this vLLM version supports the model"
         ) from error
 
@@ -314,19 +336,19 @@ def make_engine_arguments(on_gpu: bool, options: Mapping[str, Any]) -> dict[str,
     return {**ENGINE_DEFAULTS, **backend, **({} if on_gpu else CPU_DEFAULTS), **options}
 
 
-def _make_engine(arguments: Mapping[str, Any]) -> Any:
+def _make_engine(arguments: Mapping[str, Any], *, own_process: bool) -> Any:
+    """Return an LLMEngine; if `own_process`, its core runs in a process of its own."""
     from vllm import EngineArgs, LLMEngine
     from vllm.usage.usage_lib import UsageContext
 
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"].upper())
     # LLM_CLASS has vLLM's batch sizes for offline work: 16,384 tokens and 1,024 requests on an H100
-    return LLMEngine.from_engine_args(EngineArgs(**arguments), usage_context=UsageContext.LLM_CLASS)
+    make = partial(LLMEngine.from_engine_args, EngineArgs(**arguments), usage_context=UsageContext.LLM_CLASS)
+    return EngineInOwnProcess(partial(make, enable_multiprocessing=True)) if own_process else make()
 
 
 def _make_engine_error(cause: BaseException) -> EngineError:
-    error = EngineError(
-        f"the vLLM engine has failed ({type(cause).__name__}: {_summarize_error(cause)}); the actor needs a new one"
-    )
+    error = EngineError(f"the vLLM engine has failed ({describe_error(cause)}); the actor needs a new one")
     error.__cause__ = cause
     return error
 

@@ -535,6 +535,7 @@ def test_the_engine_and_options_that_change_results_are_part_of_a_models_identit
     longer = {"max_model_len": 99, "mm_processor_kwargs": {"max_pixels": 99}}
     assert served != plain
     assert resolve("causal_lm", folder, engine="vllm", engine_options=fast).list_key_properties() == served
+    assert resolve("causal_lm", folder, engine="vllm", engine_process=True).list_key_properties() == served
     changed = resolve("causal_lm", folder, engine="vllm", engine_options=fast | longer)
     assert changed.list_key_properties() == served | {"engine_options": longer}
     assert json.loads(json.dumps(changed.list_key_properties())) == changed.list_key_properties()
@@ -564,6 +565,13 @@ def test_an_engine_option_that_could_run_code_or_change_the_model_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         make_model_config(family="causal_lm", checkpoint="x", engine="vllm", engine_options=options)
+
+
+def test_an_engine_in_its_own_process_has_only_one() -> None:
+    with pytest.raises(ConfigError, match=r"engine_process: .*data_parallel_size=2 .*; leave it out"):
+        make_model_config(
+            family="vlm", checkpoint="x", engine="vllm", engine_process=True, engine_options={"data_parallel_size": 2}
+        )
 
 
 SERVICE_FAMILIES = " and ".join(name for name, family in FAMILIES.items() if issubclass(family.config, ServiceModel))
