@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import psutil
+import psutil  # type: ignore[import-untyped]
 import torch
 from PIL import Image
 
