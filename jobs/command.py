@@ -104,7 +104,7 @@ class Command(NamedTuple):
     first: str | None = None
     """The key that may be omitted before its value: `sweep shapes` is short for `sweep sweep=shapes`."""
     otherwise: str | None = None
-    """Value of the key `first` if the command line chooses no benchmark."""
+    """Argument that is added if the command line chooses no benchmark."""
     stopping: str = "stopping"
     """Line that is printed as soon as the job is interrupted; saving rows and shutting down Ray may take a while."""
     stopped: str = "stopped"
@@ -203,7 +203,7 @@ def _read_configuration(command: Command, argv: Sequence[str] | None) -> tuple[d
         overrides = [expand_key(word, command.short, command.first) for word in arguments.overrides]
         overrides += [f"{key}=true" for key in _list_flags(command) if getattr(arguments, key)]
         if command.otherwise is not None and not chooses_benchmark(overrides, str(command.first)):
-            overrides.append(f"{command.first}={command.otherwise}")
+            overrides.append(command.otherwise)
         values = load_values(command, overrides, arguments.config_dir)
         if arguments.config:
             return values, None

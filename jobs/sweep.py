@@ -37,7 +37,7 @@ COMMAND = Command(
     SweepConfig,
     SWEEP_KEYS,
     first="sweep",
-    otherwise="shapes",
+    otherwise="sweep=shapes",
     suite=SuiteConfig,
     stopped=STOPPED_MESSAGE,
 )

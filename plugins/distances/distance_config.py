@@ -38,8 +38,10 @@ INPUTS: Mapping[DistanceName, DistanceInputs] = {
 class DistanceConfig(BoundsChecked):
     """Options of jobs.distance."""
 
-    benchmark: BenchmarkConfig
-    """Images of the generators. Images without prompts are compared, too."""
+    run: str = "latest"
+    """Run of the store whose images are compared; its report then shows the distances."""
+    benchmark: BenchmarkConfig | None = None
+    """Images of generators to compare instead of a run's. They need no prompts."""
     reference: str
     """Reference images, such as photographs: a folder of image files, or Parquet tables."""
     distances: tuple[DistanceName, ...] = ("cmmd",)
@@ -48,7 +50,7 @@ class DistanceConfig(BoundsChecked):
     """Models by role."""
     store: str = "store"
     """Folder or cloud prefix of the store. It keeps the features of all images; results are written to distances/ID/ in
-    it.
+    it, or in the run's folder.
     """
     cmmd_images: Annotated[int, at_least(100)] = 50_000
     """Maximum number of images per set that CMMD compares, because its time grows with their square; of a larger set, a

@@ -15,16 +15,16 @@ from plumbline.pipelines.ingest.ingest_config import IngestConfig, IngestLimits,
 from plumbline.pipelines.ingest.input_rows import hash_json
 from plumbline.pipelines.ingest.score_input import INGEST_FOLDER, ingest_images
 from plumbline.pipelines.ingest.tars import TAR_SUFFIXES
+from plumbline.pipelines.plans.sweep_config import SweepConfig
 from plumbline.pipelines.sources.benchmark import BenchmarkConfig, ColumnsConfig
 from plumbline.pipelines.sources.input_columns import InputColumnsConfig
 from plumbline.pipelines.sources.shards import is_table
-from plumbline.plugins.distances.distance_config import DistanceConfig
 
 REFERENCE_NAME = "reference"
 """Name of the benchmark that contains the reference images."""
 
 
-def open_generated_images(config: DistanceConfig) -> BenchmarkConfig:
+def open_generated_images(config: SweepConfig) -> BenchmarkConfig:
     """Return the benchmark with the generators' images as tables.
 
     Image files are listed in a table in the store. If neither the benchmark nor the folder has prompts, each image
@@ -36,9 +36,9 @@ def open_generated_images(config: DistanceConfig) -> BenchmarkConfig:
     return _open_without_prompts(config, benchmark, "images")
 
 
-def open_reference_images(config: DistanceConfig) -> BenchmarkConfig:
+def open_reference_images(config: SweepConfig, reference: str) -> BenchmarkConfig:
     """Return the reference images as a benchmark without prompts; raise ConfigError if there are none."""
-    place = config.storage.locate(config.reference)
+    place = config.storage.locate(reference)
     benchmark = BenchmarkConfig(
         name=REFERENCE_NAME,
         prompts=None,
@@ -49,7 +49,7 @@ def open_reference_images(config: DistanceConfig) -> BenchmarkConfig:
     return _open_without_prompts(config, benchmark, "reference")
 
 
-def _open_without_prompts(config: DistanceConfig, benchmark: BenchmarkConfig, key: str) -> BenchmarkConfig:
+def _open_without_prompts(config: SweepConfig, benchmark: BenchmarkConfig, key: str) -> BenchmarkConfig:
     place = config.storage.locate(str(benchmark.images))
     folder = list_image_folder(place, key)
     tables = [name for name in folder.names if is_table(name, TABLE_SUFFIXES)]
@@ -74,7 +74,7 @@ def _contains_prompts(folder: Folder) -> bool:
     return bool(folder.text_tables) or any(name.lower().endswith(".txt") for name in folder.names)
 
 
-def _ingest_files(config: DistanceConfig, benchmark: BenchmarkConfig, folder: Folder) -> BenchmarkConfig:
+def _ingest_files(config: SweepConfig, benchmark: BenchmarkConfig, folder: Folder) -> BenchmarkConfig:
     """Write a table of a folder's image files, with file names as prompt ids; return the benchmark with this table."""
     place = folder.place
     output = f"{config.store}/{INGEST_FOLDER}/{place.name}-{hash_json(['names', place.url])[:8]}"

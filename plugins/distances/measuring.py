@@ -1,24 +1,25 @@
 """Measures the distances of generators' images from the reference images, with intervals where they are valid."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import combinations
 from math import erfc, sqrt
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from plumbline.operators.base.errors import ConfigError
 from plumbline.operators.base.sentences import format_quantity
 from plumbline.operators.statistics.ordering import holm
 from plumbline.operators.statistics.poisson_bootstrap import hash_ids
+from plumbline.pipelines.plans.sweep_config import read_config
 from plumbline.pipelines.running.events import Watch
-from plumbline.pipelines.store.runs import name_by_time
-from plumbline.pipelines.store.store import Store
+from plumbline.pipelines.sources.benchmark import BenchmarkConfig
+from plumbline.pipelines.store.runs import find_run, name_by_time, read_manifest
+from plumbline.pipelines.store.store import open_existing_store
 from plumbline.pipelines.sweeps.computing import CellTables, compute_and_repair, inspect_cells, register_sweep
 from plumbline.pipelines.sweeps.planning import PlannedSweep, plan_sweep
 from plumbline.plugins.distances.distance_config import DistanceConfig, DistanceName
@@ -33,13 +34,19 @@ from plumbline.plugins.distances.frechet import (
 )
 from plumbline.plugins.distances.image_sets import open_generated_images, open_reference_images
 from plumbline.plugins.distances.mmd import estimate_mmd
+from plumbline.plugins.distances.results import (
+    Comparison,
+    DistanceResults,
+    DistanceRow,
+    FailedImages,
+    UsedModel,
+    write_results,
+)
 
 MIN_PROMPTS = 20
 """Minimum number of prompts in each set for an interval."""
 MIN_IMAGES_PER_FEATURE = 3
 """Minimum number of images per feature for an interval of FID: the halves then have more images than features."""
-USUAL_IMAGES = 10_000
-"""Number of images below which published distances are not comparable."""
 Z_95 = 1.959964
 """Quantile of the normal distribution for intervals at 95%."""
 
@@ -50,6 +57,8 @@ class PlannedDistances(NamedTuple):
     config: DistanceConfig
     generated: PlannedSweep
     reference: PlannedSweep
+    run_id: str | None
+    """Run whose images are compared; None for other images."""
 
 
 class Estimate(NamedTuple):
@@ -78,45 +87,6 @@ class MeasuredDistance(NamedTuple):
     estimate: Estimate | None
     reason: str = ""
     """Sentence with the reason if there is no estimate; otherwise empty."""
-
-
-class Comparison(NamedTuple):
-    """Two generators' distances from the same reference images."""
-
-    distance: DistanceName
-    closer: str
-    farther: str
-    difference: float
-    low: float
-    high: float
-    p_value: float
-    """Two-sided p-value, corrected by Holm's method for all pairs of generators."""
-
-
-class FailedImages(NamedTuple):
-    """Images of a set that have no features."""
-
-    name: str
-    total: int
-    failed: int
-    kinds: Mapping[str, int]
-    problems: tuple[str, ...]
-    """Reasons why whole shards have no features."""
-
-
-class MeasuredDistances(NamedTuple):
-    """Results of jobs.distance."""
-
-    distances_id: str
-    measured: Sequence[MeasuredDistance]
-    comparisons: Sequence[Comparison]
-    failed: Sequence[FailedImages]
-    notes: Sequence[str]
-
-    @property
-    def folder(self) -> str:
-        """Path of the result's folder within the store."""
-        return f"distances/{self.distances_id}"
 
 
 @dataclass(frozen=True)
@@ -177,12 +147,21 @@ class _ComputedSet(NamedTuple):
 
 def plan_distances(config: DistanceConfig) -> PlannedDistances:
     """Plan the sweeps that compute the features; raise ConfigError if there are no images or a model is missing."""
-    generated = plan_sweep(config.make_sweep(open_generated_images(config)), wanted=(FEATURES_STAGE,))
-    reference = plan_sweep(config.make_sweep(open_reference_images(config)), wanted=(FEATURES_STAGE,))
-    return PlannedDistances(config, generated, reference)
+    run_id = None
+    if config.benchmark is None:
+        store = open_existing_store(config)
+        run_id = find_run(store, config.run)
+        images = read_config(read_manifest(store, run_id).get("config", {}).get("benchmark", {}), BenchmarkConfig)
+    else:
+        images = open_generated_images(config.make_sweep(config.benchmark))
+    generated = plan_sweep(config.make_sweep(images), wanted=(FEATURES_STAGE,))
+    reference = open_reference_images(config.make_sweep(images), config.reference)
+    return PlannedDistances(
+        config, generated, plan_sweep(config.make_sweep(reference), wanted=(FEATURES_STAGE,)), run_id
+    )
 
 
-def measure_distances(planned: PlannedDistances, watch: Watch) -> MeasuredDistances:
+def measure_distances(planned: PlannedDistances, watch: Watch) -> DistanceResults:
     """Compute missing features, measure all distances, and write them to the store."""
     reference = _compute_features(planned.reference, watch, "the reference")
     generated = _compute_features(planned.generated, watch, "the generators")
@@ -194,12 +173,24 @@ def measure_distances(planned: PlannedDistances, watch: Watch) -> MeasuredDistan
         of_distance = _measure(planned.config, distance, generated.cells, references, notes)
         measured += of_distance
         comparisons += compare_generators(of_distance)
-    store = planned.generated.store
-    result = MeasuredDistances(
-        name_by_time(store, datetime.now(UTC)), measured, comparisons, [reference.failed, generated.failed], notes
+    store, sweep = planned.generated.store, planned.generated.config
+    results = DistanceResults(
+        distances_id=name_by_time(store, datetime.now(UTC)),
+        run_id=planned.run_id,
+        benchmark=sweep.benchmark.name,
+        images=sweep.benchmark.images,
+        reference=planned.config.reference,
+        models={
+            role: UsedModel(family=model.family, checkpoint=model.checkpoint, revision=model.revision)
+            for role, model in sweep.models.items()
+        },
+        distances=[_make_row(each) for each in measured],
+        comparisons=comparisons,
+        failed=[reference.failed, generated.failed],
+        notes=notes,
     )
-    _write_result(store, planned.config, result)
-    return result
+    write_results(store, results)
+    return results
 
 
 def _compute_features(planned: PlannedSweep, watch: Watch, name: str) -> _ComputedSet:
@@ -214,7 +205,11 @@ def _compute_features(planned: PlannedSweep, watch: Watch, name: str) -> _Comput
         cell.shard.rows for cell in sweep.plan.cells if cell.path in outcomes and outcomes[cell.path].state == "failed"
     )
     failed = FailedImages(
-        name, rows, lost_rows + sum((kinds or {}).values()), kinds or {}, tuple({one.message: None for one in lost})
+        name=name,
+        total=rows,
+        failed=lost_rows + sum((kinds or {}).values()),
+        kinds=dict(kinds or {}),
+        problems=tuple({one.message: None for one in lost}),
     )
     return _ComputedSet(CellTables(sweep.plan, sweep.store, outcomes), failed)
 
@@ -324,53 +319,32 @@ def compare_generators(measured: Sequence[MeasuredDistance]) -> list[Comparison]
         difference = second.estimate.distance - first.estimate.distance
         p_value = erfc(difference / error / sqrt(2)) if error else float(difference == 0)
         low, high = difference - Z_95 * error, difference + Z_95 * error
-        found.append(Comparison(one.distance, first.generator, second.generator, difference, low, high, p_value))
+        found.append(
+            Comparison(
+                distance=one.distance,
+                closer=first.generator,
+                farther=second.generator,
+                difference=difference,
+                low=low,
+                high=high,
+                p_value=p_value,
+            )
+        )
     corrected = holm([each.p_value for each in found])
-    return [each._replace(p_value=p_value) for each, p_value in zip(found, corrected, strict=True)]
+    return [replace(each, p_value=p_value) for each, p_value in zip(found, corrected, strict=True)]
 
 
-DISTANCES_SCHEMA = pa.schema(
-    [
-        ("distance", pa.string()),
-        ("generator", pa.string()),
-        ("images", pa.int64()),
-        ("reference_images", pa.int64()),
-        ("value", pa.float64()),
-        ("estimate", pa.float64()),
-        ("low", pa.float64()),
-        ("high", pa.float64()),
-        ("reason", pa.string()),
-    ]
-)
-"""Schema of distances.parquet. `value` is the release's number, `estimate` the distance for infinitely many images with
-its 95% interval (`low`, `high`), and `reason` the sentence that explains a missing estimate.
-"""
-
-
-def _make_row(measured: MeasuredDistance) -> dict[str, Any]:
-    row = {**measured._asdict(), "estimate": None, "low": None, "high": None}
-    if measured.estimate is None:
-        return row
-    low, high = measured.estimate.interval
-    return {**row, "estimate": measured.estimate.distance, "low": low, "high": high}
-
-
-def _write_result(store: Store, config: DistanceConfig, result: MeasuredDistances) -> None:
-    """Write the table of distances, then distances.json."""
-    rows = [_make_row(measured) for measured in result.measured]
-    store.write_table(f"{result.folder}/distances.parquet", pa.Table.from_pylist(rows, DISTANCES_SCHEMA))
-    content = {
-        "distances_id": result.distances_id,
-        "benchmark": config.benchmark.name,
-        "images": config.benchmark.images,
-        "reference": config.reference,
-        "models": {
-            role: {"family": model.family, "checkpoint": model.checkpoint, "revision": model.revision}
-            for role, model in config.make_sweep(config.benchmark).models.items()
-        },
-        "distances": rows,
-        "comparisons": [comparison._asdict() for comparison in result.comparisons],
-        "failed": [{**failed._asdict(), "kinds": dict(failed.kinds)} for failed in result.failed],
-        "notes": list(result.notes),
-    }
-    store.create_json(f"{result.folder}/distances.json", content)
+def _make_row(measured: MeasuredDistance) -> DistanceRow:
+    estimate = measured.estimate
+    low, high = (None, None) if estimate is None else estimate.interval
+    return DistanceRow(
+        distance=measured.distance,
+        generator=measured.generator,
+        images=measured.images,
+        reference_images=measured.reference_images,
+        value=measured.value,
+        estimate=None if estimate is None else estimate.distance,
+        low=low,
+        high=high,
+        reason=measured.reason,
+    )

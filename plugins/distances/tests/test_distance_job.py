@@ -1,7 +1,9 @@
 """plumbline distance measures how far generators' images are from reference images, and states its limits."""
 
+import html
 import io
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from transformers import CLIPImageProcessor, CLIPModel
 from plugins.distances.tests import references, tiny_inception
 from plugins.distances.tests.test_intervals import compute_released_cmmd
 from tests.bench_of import read_image_rows, read_prompt_rows, write_rows
-from tests.commands import run, run_for_output, run_refused
+from tests.commands import find_newest_run_folder, run, run_for_output, run_refused
 from tests.environment import ROOT
 
 CLIP_FOLDER = ROOT / "assets/clip-shapes"
@@ -173,6 +175,72 @@ def test_a_large_set_is_compared_in_part_and_the_output_says_so(
     used = int(table.loc[("cmmd", "near"), "reference_images"])
     assert 70 < used < 130
     assert f"cmmd: a random part was compared, 60 of 60 images of near and {used} of 160 reference images" in said
+
+
+@pytest.fixture
+def scored(drawn: tuple[Path, dict[str, list[Image.Image]]], tmp_path: Path) -> Path:
+    """Score the drawn images with prompts, under a generator's name with a tag; return the folder with the store."""
+    for name, first, generator in (("near", 1000, "near"), ("far", 2000, "<b>far")):
+        (tmp_path / "images" / generator).mkdir(parents=True)
+        for number in range(60):
+            copy = tmp_path / "images" / generator / f"{number:03d}.png"
+            copy.write_bytes((drawn[0] / "images" / name / f"{first + number:04d}.png").read_bytes())
+    (tmp_path / "images/prompts.txt").write_text("\n".join(f"cloud number {number}" for number in range(60)))
+    words = (f"images={tmp_path}/images", f"store={tmp_path}/store", "metric=[edge_density]", "cluster=here")
+    run_for_output("score", *words)
+    return tmp_path
+
+
+def read_report_section(store: Path) -> str:
+    """Return the text of the section about distances in the newest run's report."""
+    page = (find_newest_run_folder(store) / "report.html").read_text()
+    section = page.partition('<section id="distances">')[2].partition("</section>")[0]
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", section)).split())
+
+
+def test_the_report_of_a_run_shows_the_distances_of_its_generators(
+    scored: Path, drawn: tuple[Path, dict[str, list[Image.Image]]]
+) -> None:
+    store = scored / "store"
+    words = (f"reference={drawn[0]}/reference", f"store={store}", *OPTIONS)
+    said = run("distance", *words)
+    assert said.code == 0 and f"report: {find_newest_run_folder(store)}/report.html" in said.words
+    assert not (store / "distances").exists()
+    table, _ = read_result(find_newest_run_folder(store))
+    section = read_report_section(store)
+    title = "CMMD from reference, lower is closer"
+    assert title in section and f"60 reference images of {drawn[0]}/reference." in section
+    far = table.loc[("cmmd", "<b>far")]
+    numbers = f"{far['value']:.3f} {far['estimate']:.3f} {far['low']:.3f} to {far['high']:.3f}"
+    assert f"<b>far 60 {numbers} b" in section, "the name is shown as text"
+    assert "1 of 1 pair of generators are told apart by cmmd." in section
+    assert "Warning: the smallest set has 60 images; below 10,000, the released numbers are too large" in section
+    checkpoint = tiny_inception.save_inception(scored / "inception")
+    run_for_output("distance", *words, "distances=[fid]", f"models.inception.checkpoint={checkpoint}")
+    run_for_output("distance", *words)
+    section = read_report_section(store)
+    assert section.count(title) == 1, "the newest result replaces the one before"
+    assert "FID from reference, lower is closer" in section
+    assert section.count("Warning: the smallest set") == 1
+    assert title in run_for_output("report", f"store={store}")
+
+
+def test_a_damaged_result_of_a_run_is_named_with_the_remedy(
+    scored: Path, drawn: tuple[Path, dict[str, list[Image.Image]]]
+) -> None:
+    store = scored / "store"
+    run_for_output("distance", f"reference={drawn[0]}/reference", f"store={store}", *OPTIONS)
+    (path,) = find_newest_run_folder(store).glob("distances/*/distances.json")
+    path.write_text(path.read_text().replace('"value"', '"values"'))
+    said = run_refused("report", f"store={store}")
+    assert f"{path}: expected the results of plumbline distance, found a damaged file; delete its folder" in said
+
+
+def test_without_images_a_store_with_a_run_is_needed(
+    drawn: tuple[Path, dict[str, list[Image.Image]]], tmp_path: Path
+) -> None:
+    said = run_refused("distance", f"reference={drawn[0]}/reference", f"store={tmp_path}/store", *OPTIONS)
+    assert f"{tmp_path}/store" in said
 
 
 def encode_png(image: Image.Image) -> bytes:

@@ -34,7 +34,7 @@ COMMAND = Command(
     BridgeSweepConfig,
     SWEEP_KEYS,
     first="sweep",
-    otherwise="shapes",
+    otherwise="sweep=shapes",
     stopped=STOPPED_MESSAGE,
 )
 MAX_SHOWN_GROUPS = 12
