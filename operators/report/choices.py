@@ -54,7 +54,7 @@ def make_choices_section(
             tables.append(first)
             for template, chosen in people.items():
                 sentences.append(write_people_sentence(metric, template, chosen))
-                tables.append(_make_people_table(results.overall, template, chosen))
+                tables.append(make_people_table(results.overall, template, chosen))
             tables += others
     return ReportSection("choices", "Choices", "Choices between two images", CHOICES_CAPTION, tables, sentences)
 
@@ -152,7 +152,7 @@ def _make_generators_table(results: ChoiceResults) -> ShownTable:
     return ShownTable(f"Win rates by {board.metric}", "", names, rows)
 
 
-def _make_people_table(judge: Board, template: str, chosen: PeopleChoices) -> ShownTable:
+def make_people_table(judge: Board, template: str, chosen: PeopleChoices) -> ShownTable:
     """Return the win rates of the generators by a judge, next to those by people."""
     results = chosen.results
     by_judge = {row.generator: row for row in judge.rows}

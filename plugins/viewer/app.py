@@ -151,6 +151,7 @@ class Pages:
             "skills": skills,
             "board": board,
             "lower_is_better": lower_is_better,
+            "people": self.browser.read_people(run_id),
         }
         return self._render("run", request, title=f"Run {run_id}", part=describe_part(manifest), **content)
 
@@ -263,6 +264,8 @@ class Pages:
         first_source = next((number for number, source in enumerate(sources) if source.url), None)
         content: dict[str, Any] = {"prompt_id": prompt_id, "images": images, "asked": questions, "sources": sources}
         content |= {"chosen": chosen, "wanted": wanted, "first_source": first_source}
+        people = self.browser.read_people(run.run_id)
+        content["pairs"] = None if people is None else people.make_table(prompt_id)
         content["n_notes"] = sum(self._count_notes(image.score) for image in images)
         return self._render("prompt", request, title=shorten(scores[0].text or prompt_id, 200), **content)
 

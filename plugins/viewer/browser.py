@@ -15,6 +15,7 @@ from plumbline.operators.metrics.table import read_lower_is_better
 from plumbline.operators.report.gallery import ImageDetail, encode_source_thumbnails, encode_thumbnail
 from plumbline.operators.report.picked_images import ImageKey, Pick
 from plumbline.operators.results.percentile_ranks import UsualScores
+from plumbline.pipelines.metaeval.metaeval import PEOPLE_CHOICES_TABLE
 from plumbline.pipelines.report.finished_run import OriginalSources, find_originals, read_usual_scores
 from plumbline.pipelines.report.image_details import (
     Made,
@@ -28,6 +29,7 @@ from plumbline.pipelines.store.runs import Run, ScoresCell, list_run_ids, list_r
 from plumbline.pipelines.store.store import Store
 from plumbline.pipelines.store.suites import SUITES_FOLDER, Suite, read_newest_suites
 from plumbline.plugins.viewer.notes import LIST_REFRESH_SECONDS
+from plumbline.plugins.viewer.people import RunPeople, read_run_people
 from plumbline.plugins.viewer.run_database import Database, RunRows, Score
 
 MAX_OPEN_RUNS = 8
@@ -100,6 +102,7 @@ class StoreBrowser:
         self._large = lru_cache(MAX_CACHED_LARGE_IMAGES)(partial(self._make_image_or_raise, large))
         sources = partial(encode_source_thumbnails, side=LARGE_IMAGE_SIDE, max_bytes=LARGE_IMAGE_BYTES)
         self._sources = lru_cache(MAX_CACHED_LARGE_IMAGES)(partial(self._make_image_or_raise, sources, edited=True))
+        self._people = lru_cache(MAX_OPEN_RUNS)(self._read_people)
 
     def check(self) -> None:
         """Raise ConfigError if the store has no run."""
@@ -151,6 +154,15 @@ class StoreBrowser:
         cells = read_scores_cells(self.store, run_id)
         usual = read_usual_scores(self.store, run_id, manifest)
         return BrowsedRun(run_id, manifest, lower_is_better, rows, cells, originals, unreadable, usual)
+
+    def read_people(self, run_id: str) -> RunPeople | None:
+        """Return people's choices in a run, next to its judges' choices; None if there are none. They are cached."""
+        written = self.store.list_files(f"runs/{run_id}/metaeval/{PEOPLE_CHOICES_TABLE}.parquet")
+        return self._people(run_id, *written.values()) if written else None
+
+    def _read_people(self, run_id: str, written_at: float) -> RunPeople | None:
+        """Read people's choices; `written_at` serves only as part of the cache key."""
+        return read_run_people(self.store, run_id)
 
     def read_details(self, run: BrowsedRun, picks: Sequence[Pick]) -> Mapping[ImageKey, ImageDetail]:
         """Return the questions, ratings and reasons in the run's cells for the picked images, keyed by image."""

@@ -19,6 +19,7 @@ from plumbline.pipelines.sources.sources import collect_skills
 from plumbline.pipelines.store.run_scores import read_text_hashes
 from plumbline.plugins.viewer.addresses import ChosenSides, ComparisonSide, check_name, check_settings
 from plumbline.plugins.viewer.browser import BrowsedRun, NotFound, StoreBrowser, make_pick
+from plumbline.plugins.viewer.people import RunPeople
 from plumbline.plugins.viewer.run_database import Score, ScoreChange, WantedRows
 
 MAX_CACHED_COMPARISONS = 32
@@ -86,6 +87,8 @@ class ShownChange(NamedTuple):
     """True if the questions were rewritten, so that the two sides have no question in common."""
     reasons: tuple[str, str] | None
     """The judge's reasons on both sides, if they differ."""
+    choices: Sequence[tuple[str, str]]
+    """Choices of people and judges between the two images, if people compared them: who chose, and what."""
 
 
 class Comparisons:
@@ -159,8 +162,10 @@ class Comparisons:
         total, moves = sides.left.rows.find_prompt_changes(sides.right.rows, filters, line, edited, first, limit)
         lefts = self._pick_images(sides.left, left, [(move.left_generator, move.prompt_id) for move in moves])
         rights = self._pick_images(sides.right, right, [(move.right_generator, move.prompt_id) for move in moves])
+        run = sides.left.run_id
+        people = self._browser.read_people(run) if run == sides.right.run_id else None
         rows = zip(moves, lefts, rights, strict=True)
-        return total, [_make_shown_change(*row, wanted.metric, has_bridge=bridge is not None) for row in rows]
+        return total, [_make_shown_change(*row, wanted.metric, people, has_bridge=bridge is not None) for row in rows]
 
     def _pick_images(
         self, run: BrowsedRun, wanted: WantedRows, pairs: Sequence[tuple[str, str]]
@@ -216,6 +221,7 @@ def _make_shown_change(
     left: tuple[ShownSide, ImageDetail],
     right: tuple[ShownSide, ImageDetail],
     metric: str,
+    people: RunPeople | None,
     *,
     has_bridge: bool,
 ) -> ShownChange:
@@ -226,6 +232,7 @@ def _make_shown_change(
     shared = [ChangedAnswer(question, after[key]) for key, question in before.items() if key in after]
     changed = [pair for pair in shared if (pair.left.state, pair.left.given) != (pair.right.state, pair.right.given)]
     reasons = tuple(shorten(detail.rationales.get(metric), MAX_REASON_CHARACTERS) for _, detail in (left, right))
+    images = {side.score.generator: side.score.image_id for side, _ in (left, right)}
     return ShownChange(
         prompt_id=move.prompt_id,
         text=right[0].score.text or left[0].score.text or move.prompt_id,
@@ -234,4 +241,5 @@ def _make_shown_change(
         answers=take_first_rows(changed, MAX_SHOWN_ANSWERS),
         rewritten=bool(before and after and not shared),
         reasons=(reasons[0], reasons[1]) if reasons[0] != reasons[1] else None,
+        choices=[] if people is None else people.find_choices(move.prompt_id, images),
     )

@@ -1,6 +1,7 @@
 """In a real browser, the viewer's pages log no errors, apply choices immediately, and load their images."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import permutations
 from threading import Thread
 
 import pytest
@@ -12,6 +13,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from plugins.viewer.tests.page_client import open_client
+from plumbline.operators.base import rows, schemas
 from plumbline.pipelines.report.report import write_report
 from plumbline.pipelines.web.listening import open_listening_socket
 from tests.browser.opened import (
@@ -26,7 +28,7 @@ from tests.browser.opened import (
     press_enter,
     set_preferred_scheme,
 )
-from tests.operators.report.made import HOSTILE_PROMPTS, draw_noisy_score, make_plain_prompts, make_run
+from tests.operators.report.made import HOSTILE_PROMPTS, MadeRun, draw_noisy_score, make_plain_prompts, make_run
 
 pytestmark = NEEDS_BROWSER
 RUN_PAGE = "/runs/20260102-030405-000006"
@@ -49,6 +51,25 @@ def choose_settings(prompt: int) -> dict[str, str]:
     return {"cfg": ("4", "7.5")[prompt % 2], "steps": "20"}
 
 
+def write_choices(run: MadeRun, generators: Sequence[str], n_prompts: int) -> None:
+    """Write choices of a judge and of people between all generators' images of each prompt, in both orders."""
+    for metric, path in (("pairwise", "comparisons"), ("side_by_side", "metaeval/people_choices")):
+        records = [
+            {
+                "prompt_id": f"p{at:04d}",
+                "metric": metric,
+                "first_generator": first,
+                "second_generator": second,
+                "first_image_id": f"{first[:20]}-p{at:04d}",
+                "second_image_id": f"{second[:20]}-p{at:04d}",
+                "p_first": (at + len(metric) + generators.index(first)) % 4 / 3,
+            }
+            for at in range(n_prompts)
+            for first, second in permutations(generators, 2)
+        ]
+        run.store.write_table(f"runs/{run.run_id}/{path}.parquet", rows.table(records, schemas.COMPARED_PAIRS))
+
+
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     import uvicorn
@@ -64,6 +85,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         errors={"corrupt_image": 2},
         image_settings=choose_settings,
     )
+    write_choices(run, names, len(prompts))
     write_report(run.store)
     with open_client(run.store, folder / "rows") as pages, open_listening_socket("127.0.0.1", 0) as listener:
         server = uvicorn.Server(uvicorn.Config(pages.app, log_level="error", lifespan="off"))
