@@ -40,6 +40,7 @@ REASONS_NOT_TO_RUN = {
     r"\$IMAGES|candidate=tonight": "the files of a continuous integration",
     r"videoalign|hpsv3|mps|aesthetic|fga_blip2": "a converted reward",
     r"\.environment=": "packages from an index",
+    r"reference=photos": "photographs, and the released CLIP",
     r"releases/winoground|images=TABLE": "the files of a release",
 }
 RELEASED_DATA_PATTERN = re.compile(r"REFERENCE_DATA|tifa160_human")

@@ -98,7 +98,7 @@ def _name_reference(results: DistanceResults) -> str:
 
 
 def write_sentences(results: DistanceResults, distance: DistanceName) -> list[Sentence]:
-    """Return how many pairs of generators are told apart, and why something is missing."""
+    """Return how many pairs of generators differ clearly, and the reasons for missing intervals and images."""
     sentences = []
     pairs = [pair for pair in results.comparisons if pair.distance == distance]
     if pairs:

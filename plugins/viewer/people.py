@@ -24,7 +24,7 @@ class PairChoices(NamedTuple):
     generators: tuple[str, str]
     images: tuple[str, str]
     choices: Sequence[str]
-    """What each of the voters chose, such as `atlas 0.93`."""
+    """Choice of each voter, such as `atlas 0.93`."""
 
 
 class RunPeople(NamedTuple):

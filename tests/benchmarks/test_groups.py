@@ -1,4 +1,4 @@
-"""Groups of images for one prompt, as in GRPO: what they share, and what ranking them by a judge costs."""
+"""Groups of images for one prompt, as in GRPO: they share work, and ranking takes little more than a judge's calls."""
 
 import io
 import statistics

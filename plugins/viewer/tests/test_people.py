@@ -1,4 +1,4 @@
-"""Where people chose between a run's images, the viewer shows their choices next to the judge's, as in the report."""
+"""The viewer shows people's choices between a run's images next to the judge's, with the numbers of the report."""
 
 import html
 import re
