@@ -1,7 +1,7 @@
 """Runs model calls on many rows: a bad row fails alone, batches shrink if memory runs out, and calls are counted."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -163,6 +163,23 @@ def encode_in_windows(
                 continue
             use(first, isolate(encode, window), raise_oom=False)
         first += len(window)
+
+
+def index_distinct(objects: Iterable[Row]) -> tuple[list[Row], list[int]]:
+    """Return each object once, in order of first occurrence, and the index in this list for each given object.
+
+    Equal objects that are not identical are different objects here.
+    """
+    distinct: dict[int, tuple[int, Row]] = {}
+    indices = [distinct.setdefault(id(each), (len(distinct), each))[0] for each in objects]
+    return [each for _, each in distinct.values()], indices
+
+
+def call_on_distinct(call: Callable[[Sequence[Row]], Sequence[Result]], rows: Sequence[Row]) -> list[Result]:
+    """Return the result for each row of a batch; `call` gets an object once, even if it is in several rows."""
+    distinct, indices = index_distinct(rows)
+    results = call(distinct)
+    return [results[index] for index in indices]
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -150,12 +150,20 @@ def prepare_images(
 
     `preprocess_video` is called for rows with several images that are shown as a video; without it, each image is shown
     separately. `preprocess_edit` replaces both `preprocess` and `preprocess_video`: it is called with each image, the
-    row's source and, if `masked`, the row's mask. Rows for which `is_known` returns True are left out.
+    row's source and, if `masked`, the row's mask. Rows for which `is_known` returns True are left out. Rows with the
+    same images share the same objects in `pixels`, so that models encode them once.
 
     Up to `decoders` images are decoded at once, each in a thread that also calls the functions above. Pillow and numpy
     release the GIL while they compute.
     """
     records, decoding = list_image_records(images), BoundedSemaphore(decoders)
+    pixels_of: dict[tuple[str, str | None], Sequence[Any]] = {}
+
+    def preprocess_images(encoded: Sequence[bytes], edited: EncodedEdit) -> list[Any]:
+        if preprocess_edit is None:
+            return _preprocess_row(encoded, preprocess, preprocess_video, limits, clips)
+        edit = _decode_edit(edited, limits)
+        return _preprocess_row(encoded, lambda image: preprocess_edit(image, edit), None, limits, clips)
 
     def prepare(number: int, record: Mapping[str, Any]) -> tuple[Any, ...] | None:
         """Return the arguments of PreparedImages.add that follow `row_number`; None if the row's result is known."""
@@ -173,11 +181,9 @@ def prepare_images(
             if is_known(number, row, digest, sources_digest):
                 return None
             with decoding:
-                if preprocess_edit is None:
-                    pixels = _preprocess_row(encoded, preprocess, preprocess_video, limits, clips)
-                else:
-                    edit = _decode_edit(edited, limits)
-                    pixels = _preprocess_row(encoded, lambda image: preprocess_edit(image, edit), None, limits, clips)
+                pixels = pixels_of.get((digest, sources_digest))
+                if pixels is None:  # setdefault, because another thread may have preprocessed the same image meanwhile
+                    pixels = pixels_of.setdefault((digest, sources_digest), preprocess_images(encoded, edited))
             return row, digest, pixels, sources_digest, equals_source
         except RowFailure as failure:
             return row, digest, failure.error, sources_digest, equals_source

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import pyarrow as pa
 
 from plumbline.operators.base import rows, schemas
-from plumbline.operators.base.batches import BatchSize, encode_in_windows, isolate
+from plumbline.operators.base.batches import BatchSize, call_on_distinct, encode_in_windows, index_distinct, isolate
 from plumbline.operators.base.errors import RowError, make_unknown_prompt_error
 from plumbline.operators.images.preparing import PreparedImages
 from plumbline.operators.metrics.ablation import make_blank_image
@@ -240,16 +240,16 @@ class AnswersStage(QuestionedImagesStage):
 
         def answer_window(first: int, encoded: Sequence[Any], *, raise_oom: bool) -> None:
             sound = [number for number, feature in enumerate(encoded) if not isinstance(feature, RowError)]
-            features = [encoded[number] for number in sound]
+            features, indices = index_distinct(encoded[number] for number in sound)
             asked = [
                 (of_metric[first + number], question, question.to_model_question(image))
                 for of_metric in answers.values()
-                for image, number in enumerate(sound)
+                for image, number in zip(indices, sound, strict=True)
                 for question in of_metric[first + number].questions
             ]
 
             def call_model(method: Callable[..., Sequence[Any]], *, free: bool) -> dict[Question, Any]:
-                # Metrics that ask the same question about an image share the answer.
+                # Metrics and rows that ask the same question about an image share the answer.
                 unique = list(dict.fromkeys(sent for _, question, sent in asked if question.vqa_prompt.free == free))
                 return dict(zip(unique, isolate(partial(method, features), unique, raise_oom=raise_oom), strict=True))
 
@@ -267,7 +267,7 @@ class AnswersStage(QuestionedImagesStage):
 
         # A model with its own batching gets the whole shard at once, together with its other shards.
         size = BatchSize(len(images.pixels)) if self.side_by_side else self.image_batch
-        encode_in_windows(self.model.encode, images.pixels, size, answer_window)
+        encode_in_windows(partial(call_on_distinct, self.model.encode), images.pixels, size, answer_window)
         usage = self.model.usage.minus(before)
         return {
             name: rows.attach_usage(self.tabulate_answers(images, questions[name], of_metric), usage)

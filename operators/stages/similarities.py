@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from statistics import fmean
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
@@ -9,7 +10,7 @@ import pyarrow as pa
 from PIL import Image
 
 from plumbline.operators.base import rows, schemas
-from plumbline.operators.base.batches import isolate
+from plumbline.operators.base.batches import call_on_distinct, isolate
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.images.preparing import Edit, PreparedImages
 from plumbline.operators.images.rows import CAPTION_COLUMNS, ImageRow
@@ -173,7 +174,7 @@ class SimilaritiesStage(ImagesStage):
         encoded: list[Any] = []
         while len(encoded) < len(pixels):
             batch = pixels[len(encoded) : len(encoded) + self.image_batch.rows]
-            encoded += isolate(self.model.encode, batch, self.image_batch)
+            encoded += isolate(partial(call_on_distinct, self.model.encode), batch, self.image_batch)
         return encoded
 
     def _compare_images(

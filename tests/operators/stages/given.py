@@ -36,8 +36,10 @@ def run_stage(stage: Stage, given: Inputs) -> pa.Table:
     return table
 
 
-def decode(stage: ImagesStage, images: pa.Table) -> PreparedImages:
-    return prepare_images(images, "gen", preprocess=stage.preprocess, limits=ImageLimits(), fetch=refuse_fetch)
+def decode(stage: ImagesStage, images: pa.Table, *, decoders: int = 1) -> PreparedImages:
+    return prepare_images(
+        images, "gen", preprocess=stage.preprocess, limits=ImageLimits(), fetch=refuse_fetch, decoders=decoders
+    )
 
 
 def ask(prompts: pa.Table, metric: Any) -> pa.Table:

@@ -144,6 +144,21 @@ def test_each_image_is_encoded_once_for_all_metrics_and_questions(
     assert max(model.batches) == min(image_batch, len(PNG_IMAGES))
 
 
+@pytest.mark.parametrize("image_batch", [2, 100])
+def test_rows_with_the_same_image_get_the_answers_of_their_own_prompts(
+    likelihood: ClipFlanT5Likelihood, image_batch: int
+) -> None:
+    model, shown = CountingModel(likelihood), [1, 1, 0, 1, 0, 2, 2, 1]
+    images = make_image_table([PNG_IMAGES[number] for number in shown], PROMPT_IDS)
+    tables = [
+        answer(each, images, {"metric": make_vqascore_questions()}, image_batch=batch)["metric"]
+        for each, batch in ((model, image_batch), (likelihood, 1))
+    ]
+    assert tables[0].drop("answers") == tables[1].drop("answers")
+    assert list_logprobs(tables[0]) == pytest.approx(list_logprobs(tables[1]), abs=1e-5)
+    assert len(model.encoded) == {2: 7, 100: 3}[image_batch], "once in each window"
+
+
 def test_the_window_does_not_change_the_answers(likelihood: ClipFlanT5Likelihood) -> None:
     images = make_image_table([*PNG_IMAGES[:4], b"broken", *PNG_IMAGES[4:7]], PROMPT_IDS)
     tables = [

@@ -163,6 +163,18 @@ def test_each_text_is_embedded_once_across_metrics_and_shards(similarity: ClipSi
     assert remembered == pytest.approx(compute_cosine(similarity, 1, PROMPTS["p1"]), abs=1e-5)
 
 
+@pytest.mark.parametrize("decoders", [1, 2])
+def test_rows_with_the_same_image_encode_it_once(similarity: ClipSimilarity, decoders: int) -> None:
+    model, seeds = CountingModel(similarity), [1, 0, 1, 1, 0, 2]
+    stage = make_stage(model)
+    images = make_image_table([PNG_IMAGES[seed] for seed in seeds], PROMPT_IDS)
+    prepared = decode(stage, images, decoders=decoders)
+    (table,) = stage.measure(prepared, {"clipscore": PromptTexts(PROMPTS, ClipScoreConfig())}).values()
+    expected = [compute_cosine(similarity, seed, PROMPTS[name]) for seed, name in zip(seeds, PROMPT_IDS, strict=True)]
+    assert table["similarity"].to_pylist() == pytest.approx(expected, abs=1e-5)
+    assert model.images == 3
+
+
 def test_forgetting_old_texts_changes_no_result(similarity: ClipSimilarity, monkeypatch: pytest.MonkeyPatch) -> None:
     shards = [
         make_image_table(PNG_IMAGES[:2], ["p0", "p1"]),
