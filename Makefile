@@ -23,7 +23,7 @@ export PYTHONDONTWRITEBYTECODE :=
 SEED ?= 0
 MINUTES ?= 20
 
-.PHONY: help sweep test test-oldest test-newest lock slow soak vllm check bench bench-gpu gpu prove-gpu docs reproduce validity adaptive train trainers clouds smollm2 install bytecode
+.PHONY: help sweep test test-oldest test-newest lock slow soak vllm check bench bench-gpu compare gpu prove-gpu docs reproduce validity adaptive train trainers clouds smollm2 install bytecode
 
 help:  ## this list
 	@awk -F ':.*  ## ' '/^[a-z0-9-]+:.*  ## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
@@ -63,6 +63,9 @@ bench-gpu: install  ## speed of full-size models with random weights on this mac
 
 gpu: install  ## every model family on this machine's GPU, against its CPU
 	$(BIN)/python -m pytest -n 0 -m gpu tests/operators/models $(ARGS)
+
+compare: install  ## other packages on the same images and weights, each in its own environment, into docs/compare.md
+	$(BIN)/python -m tests.benchmarks.peers --page docs/compare.md $(ARGS)
 
 prove-gpu: install  ## released checkpoints from the hub against published scores, on this machine's GPU, into proof/report.md
 	$(BIN)/python -m jobs.prove $(ARGS)

@@ -1,21 +1,25 @@
 """Runs the cases of a contender: speed and memory, faults, several texts for an image, and ten times the images."""
 
 import json
+import math
 import shutil
+import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.peers.contenders import Contender
 from tests.benchmarks.peers.inputs import TABLE, Case, Sizes, find_corrupt
-from tests.benchmarks.peers.outputs import STORE_FOLDER, read_scores
+from tests.benchmarks.peers.outputs import read_scores
 from tests.benchmarks.peers.watching import Measured, Specification, watch_in_process
 
 MAX_SAID_CHARACTERS = 300
-CASES = (Case.BASE, Case.CORRUPT, Case.LONG, Case.ASKED, Case.MANY)
-"""All cases in the order in which they run."""
+MAX_FIRST_SHARE = 0.6
+"""Share of a run's time after which its first score is too late to kill the run at half of its scores."""
+ROUNDS = ((Case.BASE, Case.CORRUPT, Case.LONG, Case.ASKED), (Case.MANY,))
+"""The cases of all contenders that run before the others, so that an exceeded time costs the last cases only."""
 RESTART, RESTARTED = "killed", "restarted"
 """Runs of the case with many images that are killed at half of the scores, and then started again."""
 
@@ -82,39 +86,32 @@ class Runner:
     sizes: Sizes
     limit: float
     """Seconds for each run."""
-    cases: Collection[str] = tuple(CASES)
-    """The cases to run; the base case always runs."""
     ends: float
     """Time of time.monotonic() after which no run starts."""
 
-    def run_all(self, results: ContenderResults, report: Callable[[str, CaseResult], None]) -> None:
-        """Run all cases for which there is time, until the base case fails."""
-        for case in CASES:
-            if case not in self.cases and case != Case.BASE:
-                continue
-            if time.monotonic() > self.ends:
+    def run_cases(self, results: ContenderResults, cases: Sequence[str]) -> None:
+        """Run the cases for which there is time, unless the base case failed."""
+        for case in cases:
+            base = results.runs.get(Case.BASE)
+            if time.monotonic() > self.ends or (base and not base.finished):
                 return
-            results.runs[case], scores = self.run_case(case)
-            report(case, results.runs[case])
+            result, scores = self.run_case(case)
+            results.runs[case] = result
             if case == Case.BASE:
                 results.scores = scores
-                if not results.runs[case].finished:
-                    return
-        if Case.MANY in results.runs and results.runs[Case.MANY].finished and time.monotonic() < self.ends:
-            self._restart(results, report)
+            if case == Case.MANY and result.finished:
+                self._restart(results)
 
-    def _restart(self, results: ContenderResults, report: Callable[[str, CaseResult], None]) -> None:
-        """Kill the run with many images at half of its scores, or of its time if it writes none before its end."""
+    def _restart(self, results: ContenderResults) -> None:
+        """Kill the run with many images at half of its scores, or of its time if it writes them late."""
         many = results.runs[Case.MANY]
-        half = (many.pairs // 2, many.measured.seconds / 2 if self._writes_at_end(many) else None)
+        half = (many.pairs // 2, many.measured.seconds / 2 if self._writes_late(many) else None)
         results.runs[RESTART], _ = self.run_case(Case.MANY, RESTART, kill=half)
-        report(RESTART, results.runs[RESTART])
         results.runs[RESTARTED], _ = self.run_case(Case.MANY, RESTART, keep=True)
-        report(RESTARTED, results.runs[RESTARTED])
 
-    def _writes_at_end(self, many: CaseResult) -> bool:
+    def _writes_late(self, many: CaseResult) -> bool:
         first = many.measured.first_seconds
-        return first is None or first > 0.9 * many.measured.seconds
+        return first is None or first > MAX_FIRST_SHARE * many.measured.seconds
 
     def run_case(
         self, case: str, name: str = "", *, kill: tuple[int, float | None] | None = None, keep: bool = False
@@ -141,7 +138,16 @@ class Runner:
             nulls=texts * sum(score is None for score in scores.values()), said=_find_last_line(log),
             odd=None if odd_file is None else scores.get(f"{odd_file:06d}"),
         )  # fmt: skip
-        shutil.rmtree(output / STORE_FOLDER / "runs", ignore_errors=True)
+        name = "restarted" if keep else output.name
+        print(
+            f"{self.contender.measure}, {self.contender.name}, {name}: {result.scored} of {result.pairs} scored in "
+            f"{measured.seconds:.1f} s, first after {measured.first_seconds or math.nan:.1f} s, "
+            f"{measured.cpu_seconds:.1f} s of CPU, {measured.rss_bytes / 1e6:,.0f} MB, exit code {measured.exit_code}; "
+            f"{result.said}",
+            file=sys.stderr, flush=True,
+        )  # fmt: skip
+        if not kill:
+            shutil.rmtree(output)
         return result, scores
 
 

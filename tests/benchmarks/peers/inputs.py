@@ -1,9 +1,10 @@
 """The images and prompts that all contenders read: a folder with PNG files and a metadata.jsonl for each case."""
 
 import json
+import math
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,10 @@ LONG_WORDS = 200
 QUESTION = 'Does this figure show "{}"? Please answer yes or no.'
 
 
+PARTS = {"p_yes": 5}
+"""Factors by which measures have fewer images."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
     """Sizes of the cases."""
@@ -38,6 +43,13 @@ class Sizes:
     """Number of texts for each of these images."""
     side: int = 256
     """Width and height of an image in pixels."""
+
+    def for_measure(self, measure: str) -> "Sizes":
+        """Return the sizes for a measure; models on vLLM's CPU build get a part of the images."""
+        if measure not in PARTS:
+            return self
+        part = PARTS[measure]
+        return replace(self, images=math.ceil(self.images / part), asked=math.ceil(self.asked / part))
 
 
 class Case:
@@ -68,7 +80,7 @@ def write_inputs(folder: Path, sizes: Sizes) -> None:
     _write_table(corrupt, pairs)
     words = (LONG_WORDS * ["a", "red", "circle", "and"])[:LONG_WORDS]
     long = _link(base, folder / Case.LONG, LONG_IMAGES)
-    _write_table(long, [(0, " ".join(words)), *pairs[1:LONG_IMAGES]])
+    _write_table(long, [(0, " ".join(words)), *((number, texts[number]) for number in range(1, LONG_IMAGES))])
     many = _link(base, folder / Case.MANY, sizes.images * sizes.many)
     _write_table(many, enumerate([text for _, text in pairs] * sizes.many))
     asked = _link(base, folder / Case.ASKED, sizes.asked)
