@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 import shutil
 import sys
 import time
@@ -44,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if runner is not None:
                 runner.run_cases(results, [case for case in cases if case == Case.BASE or case in told.cases])
             _compare([each for _, each in found])
-            record = make_record([each for _, each in found], asdict(sizes), arguments or sys.argv[1:])
+            record = make_record([each for _, each in found], asdict(sizes), _format_options(told))
             told.json.parent.mkdir(parents=True, exist_ok=True)
             told.json.write_text(json.dumps(record, indent=1) + "\n")  # each time, so that a stopped command leaves it
     if told.page:
@@ -113,6 +114,15 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", type=Path, default=ROOT / "build" / "compare" / "compare.json")
     parser.add_argument("--page", type=Path, help="Markdown file for the tables; none by default")
     return parser.parse_args(arguments)
+
+
+def _format_options(told: argparse.Namespace) -> str:
+    """Return the options that differ from their defaults as on a command line, without paths."""
+    words = []
+    for name, value in vars(told).items():
+        if not isinstance(value, Path) and value != getattr(_parse([]), name):
+            words += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+    return shlex.join(words)
 
 
 if __name__ == "__main__":

@@ -40,8 +40,6 @@ class Contender:
     overrides: Sequence[str] = ()
     """Overrides of `plumbline score`; a contender without a script is Plumbline."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    tolerance: float = 1e-4
-    """Difference from Plumbline's scores that needs no explanation."""
     reason: str = ""
     """Why its scores differ from Plumbline's, if they do."""
 
@@ -112,7 +110,6 @@ def _needs_cuda(package: str) -> bool:
 
 COMMON_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
-    "OMP_NUM_THREADS": "1",
     "PYTHONDONTWRITEBYTECODE": "",
     "RAY_ADDRESS": "local",
     "RAY_AUTH_MODE": "disabled",

@@ -53,6 +53,8 @@ class Sizes:
 
 
 class Case:
+    """Names of the cases, which are also the names of their folders."""
+
     BASE = "base"
     MANY = "many"
     CORRUPT = "corrupt"

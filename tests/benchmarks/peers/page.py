@@ -1,5 +1,6 @@
 """Writes the comparison as JSON and as the page docs/compare.md, whose sentences are in compare.md.j2."""
 
+import os
 import platform
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -33,13 +34,14 @@ SPEED_NAMES = {
 LOWER_IS_BETTER = {"cpu", "rss", "first", "many_rss"}
 
 
-def make_record(found: Sequence[ContenderResults], sizes: Mapping[str, int], options: Sequence[str]) -> dict[str, Any]:
+def make_record(found: Sequence[ContenderResults], sizes: Mapping[str, int], options: str) -> dict[str, Any]:
     """Return all that was measured, with the date, the machine and the options of the command."""
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "cores": count_cores(),
         "python": platform.python_version(),
-        "options": " ".join(options),
+        "threads": os.environ.get("OMP_NUM_THREADS"),
+        "options": options,
         "sizes": dict(sizes),
         "contenders": [each.describe() for each in found],
     }

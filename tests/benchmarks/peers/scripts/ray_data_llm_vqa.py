@@ -1,6 +1,7 @@
 """P(Yes) of a question about an image by ray.data.llm, as Ray's page on vision language models shows it."""
 
 import base64
+import math
 import sys
 from pathlib import Path
 
@@ -25,12 +26,12 @@ def ask(row):
 
 
 def read(row):
-    return {"image_id": row["image_id"], "logprobs": str(row["logprobs"])}
+    return {"image_id": row["image_id"], "score": math.exp(row["logprobs"][0][yes]["logprob"])}
 
 
 config = vLLMEngineProcessorConfig(
     model_source=str(checkpoint),
-    engine_kwargs={"max_model_len": 1024, "enforce_eager": True},
+    engine_kwargs={"max_model_len": 1024, "dtype": "float32", "enforce_eager": True},
     batch_size=16,
     concurrency=1,
     prepare_multimodal_stage={"enabled": True},
