@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.benchmarks.peers.contenders import Contender
-from tests.benchmarks.peers.inputs import TABLE, Case, Sizes, find_corrupt
+from tests.benchmarks.peers.inputs import TABLE, Case, Sizes, find_corrupt, name_row
 from tests.benchmarks.peers.outputs import read_scores
 from tests.benchmarks.peers.watching import Measured, Specification, watch_in_process
 
@@ -136,7 +136,7 @@ class Runner:
         result = CaseResult(
             measured=measured, pairs=len(rows), scored=texts * sum(score is not None for score in scores.values()),
             nulls=texts * sum(score is None for score in scores.values()), said=_find_last_line(log),
-            odd=None if odd_file is None else scores.get(f"{odd_file:06d}"),
+            odd=None if odd_file is None else scores.get(name_row(odd_file)),
         )  # fmt: skip
         name = "restarted" if keep else output.name
         print(

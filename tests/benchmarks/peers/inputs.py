@@ -91,6 +91,11 @@ def write_inputs(folder: Path, sizes: Sizes) -> None:
     _write_pack(asked, chosen)
 
 
+def name_row(number: int) -> str:
+    """Return an image id that no reader of JSON mistakes for a number, as `ray.data.read_json` does for "000001"."""
+    return f"row-{number:06d}"
+
+
 def find_corrupt(sizes: Sizes) -> int:
     """Return the number of the image that is cut off in the case with a corrupt image."""
     return sizes.images // 2
@@ -109,7 +114,7 @@ def _write_table(folder: Path, pairs: Iterable[tuple[int, str]]) -> None:
     _write_lines(
         folder / TABLE,
         [
-            {"image_id": f"{row:06d}", "file_name": f"{image:06d}.png", "prompt": text}
+            {"image_id": name_row(row), "file_name": f"{image:06d}.png", "prompt": text}
             for row, (image, text) in enumerate(pairs)
         ],
     )
@@ -128,7 +133,7 @@ def _write_pack(folder: Path, texts: Sequence[Sequence[str]]) -> None:
         ],
     )  # fmt: skip
     names = [
-        {"image_id": f"{image:06d}", "file_name": f"{image:06d}.png", "prompt": f"scene {image}"}
+        {"image_id": name_row(image), "file_name": f"{image:06d}.png", "prompt": f"scene {image}"}
         for image in range(len(texts))
     ]
     _write_lines(folder / SCENES, names)
