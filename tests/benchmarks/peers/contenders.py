@@ -165,6 +165,11 @@ def list_contenders() -> list[Contender]:
             name="ray.data.map_batches", measure="clipscore", script="ray_data_clip.py",
             checkpoint=checkpoints.CLIP_NAME, packages=[torch, ray_data, transformers],
         ),
+        Contender(
+            name="NeMo Curator", measure="clipscore", script="nemo_curator_clip.py",
+            checkpoint=checkpoints.CURATOR_MODELS,
+            packages=[torch, "nemo-curator[image_cpu]==1.4.0", ray, "transformers<5"],
+        ),
         *(Contender(name=name, measure="vqascore", overrides=[where]) for name, where in own),
         Contender(
             name="t2v_metrics", measure="vqascore", script="t2v_metrics_vqa.py", checkpoint=checkpoints.CLIP_T5,

@@ -28,10 +28,12 @@ SPEED_NAMES = {
     "first": "the first score",
     "asked": "texts a second",
     "many_speed": "images a second with many images",
+    "further_speed": "further images a second",
+    "further_cpu": "CPU a further image",
     "many_rss": "memory with many images",
 }
 """Names of the numbers in which a peer may be better, by the names in `make_numbers`."""
-LOWER_IS_BETTER = {"cpu", "rss", "first", "many_rss"}
+LOWER_IS_BETTER = {"cpu", "rss", "first", "further_cpu", "many_rss"}
 
 
 def make_record(found: Sequence[ContenderResults], sizes: Mapping[str, int], options: str) -> dict[str, Any]:
@@ -62,6 +64,12 @@ def make_numbers(contender: Mapping[str, Any]) -> dict[str, float]:
     if many:
         numbers["many_speed"] = many["scored"] / many["measured"]["seconds"]
         numbers["many_rss"] = many["measured"]["rss_bytes"] / 1e6
+    if base and many:
+        further = many["scored"] - base["scored"]
+        for name, field in (("further_speed", "seconds"), ("further_cpu", "cpu_seconds")):
+            spent = many["measured"][field] - base["measured"][field]
+            if further > 0 and spent > 0:
+                numbers[name] = further / spent if field == "seconds" else 1000 * spent / further
     return numbers
 
 
