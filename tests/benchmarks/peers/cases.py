@@ -129,13 +129,12 @@ class Runner:
                 kill_at=kill[0] if kill else None, kill_after=kill[1] if kill else None,
             )
         )  # fmt: skip
-        scores = read_scores(output, self.contender.find_metric(case))
-        texts = self.sizes.texts if self.contender.asks_pack(case) else 1
+        scores = read_scores(output, self.contender.metric)
         rows = [json.loads(line) for line in (self.inputs / case / TABLE).read_text().splitlines()]
         odd_file = {Case.CORRUPT: find_corrupt(self.sizes), Case.LONG: 0}.get(case)
         result = CaseResult(
-            measured=measured, pairs=len(rows), scored=texts * sum(score is not None for score in scores.values()),
-            nulls=texts * sum(score is None for score in scores.values()), said=_find_last_line(log),
+            measured=measured, pairs=len(rows), scored=sum(score is not None for score in scores.values()),
+            nulls=sum(score is None for score in scores.values()), said=_find_last_line(log),
             odd=None if odd_file is None else scores.get(name_row(odd_file)),
         )  # fmt: skip
         name = "restarted" if keep else output.name

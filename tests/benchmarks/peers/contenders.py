@@ -12,7 +12,7 @@ from pathlib import Path
 
 from plumbline.plugins.environments.environments import Environment, EnvironmentConfig, resolve_environment
 from tests.benchmarks.peers import checkpoints
-from tests.benchmarks.peers.inputs import PACK, SCENES, TABLE, Case
+from tests.benchmarks.peers.inputs import TABLE
 from tests.benchmarks.peers.outputs import PEER_FILE, STORE_FOLDER
 from tests.benchmarks.size import ROOT
 
@@ -64,26 +64,14 @@ class Contender:
         if self.is_peer:
             paths = [SCRIPTS / self.script, checkpoints / self.checkpoint, folder / TABLE, output / PEER_FILE]
             return [str(python), *map(str, paths)]
-        metric, packed = self.find_metric(case), self.asks_pack(case)
-        words = [f"images={folder / (SCENES if packed else TABLE)}", "models=shapes", f"metric=[{metric}]"]
-        if packed:
-            words += ["benchmark=geneval2", f"benchmark.questions={folder / PACK}", "benchmark.prompts=null"]
-            words += ["metrics.geneval2.template='{}'"]
-        overrides = [
-            word.format(checkpoints=checkpoints).replace("metrics.vqascore", f"metrics.{metric}")
-            for word in self.overrides
-        ]
+        words = [f"images={folder / TABLE}", "models=shapes", f"metric=[{self.metric}]"]
+        overrides = [word.format(checkpoints=checkpoints) for word in self.overrides]
         return [str(python), "-m", "plumbline.jobs", "score", *words, f"store={output / STORE_FOLDER}", *overrides]
 
-    def asks_pack(self, case: str) -> bool:
-        """Return True if the texts of an image are asked as the questions of a pack, which encodes an image once."""
-        return not self.is_peer and case == Case.ASKED and self.measure != "clipscore"
-
-    def find_metric(self, case: str) -> str:
-        """Return the name of the measure as a metric of Plumbline."""
-        if self.measure == "clipscore":
-            return "clipscore"
-        return "geneval2" if self.asks_pack(case) else "vqascore"
+    @property
+    def metric(self) -> str:
+        """Name of the measure as a metric of Plumbline."""
+        return "clipscore" if self.measure == "clipscore" else "vqascore"
 
     def make_environment(self, environment: Environment | None, checkpoints: Path, installed: Path) -> dict[str, str]:
         """Return the environment variables of its processes; Plumbline is imported from the folder `installed`."""

@@ -3,10 +3,9 @@
 import json
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -17,16 +16,11 @@ from tests.benchmarks.photographs import make_photograph
 
 TABLE = "metadata.jsonl"
 """Rows with image_id, file_name and prompt."""
-PACK, SCENES = "pack.jsonl", "scenes.jsonl"
-"""The texts of the case with several texts for each image as a question pack, and a table of its images."""
 N_PHOTOGRAPHS = 8
 LONG_IMAGES = 8
 """Number of images in the case of a long prompt; the prompt of one of them is long."""
 LONG_WORDS = 200
-QUESTION = 'Does this figure show "{}"? Please answer yes or no.'
-
-
-PARTS = {"p_yes": 5}
+PARTS = {"p_yes": 10}
 """Factors by which measures have fewer images."""
 
 
@@ -37,7 +31,7 @@ class Sizes:
     images: int = 1000
     many: int = 10
     """Factor by which the case with many images is larger."""
-    asked: int = 200
+    asked: int = 300
     """Number of images with several texts each."""
     texts: int = 10
     """Number of texts for each of these images."""
@@ -86,9 +80,8 @@ def write_inputs(folder: Path, sizes: Sizes) -> None:
     many = _link(base, folder / Case.MANY, sizes.images * sizes.many)
     _write_table(many, enumerate([text for _, text in pairs] * sizes.many))
     asked = _link(base, folder / Case.ASKED, sizes.asked)
-    chosen = [[texts[(image + k * 7) % len(texts)] for k in range(sizes.texts)] for image in range(sizes.asked)]
-    _write_table(asked, [(image, text) for image, of_image in enumerate(chosen) for text in of_image])
-    _write_pack(asked, chosen)
+    numbers = [(image, (image + 7 * k) % len(texts)) for image in range(sizes.asked) for k in range(sizes.texts)]
+    _write_table(asked, [(image, texts[number]) for image, number in numbers])
 
 
 def name_row(number: int) -> str:
@@ -111,33 +104,8 @@ def _link(source: Path, target: Path, count: int) -> Path:
 
 
 def _write_table(folder: Path, pairs: Iterable[tuple[int, str]]) -> None:
-    _write_lines(
-        folder / TABLE,
-        [
-            {"image_id": name_row(row), "file_name": f"{image:06d}.png", "prompt": text}
-            for row, (image, text) in enumerate(pairs)
-        ],
+    rows = (
+        {"image_id": name_row(row), "file_name": f"{image:06d}.png", "prompt": text}
+        for row, (image, text) in enumerate(pairs)
     )
-
-
-def _write_pack(folder: Path, texts: Sequence[Sequence[str]]) -> None:
-    """Write the same texts as a question pack in GenEval2's format, with a prompt for each image."""
-    _write_lines(
-        folder / PACK,
-        [
-            {
-                "prompt": f"scene {image}", "atom_count": len(asked), "skills": ["object"] * len(asked),
-                "vqa_list": [[QUESTION.format(text), "Yes"] for text in asked],
-            }
-            for image, asked in enumerate(texts)
-        ],
-    )  # fmt: skip
-    names = [
-        {"image_id": name_row(image), "file_name": f"{image:06d}.png", "prompt": f"scene {image}"}
-        for image in range(len(texts))
-    ]
-    _write_lines(folder / SCENES, names)
-
-
-def _write_lines(path: Path, lines: Sequence[dict[str, Any]]) -> None:
-    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    (folder / TABLE).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
