@@ -58,7 +58,7 @@ def prepare_process() -> None:
             sys.exit(f"error: {found}: raise the limit (ulimit -v)")
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # each of numpy's threads reserves address space
     # imports create many permanent objects; scanning them again and again would take a tenth of a short job
-    set_threshold(50_000)
+    set_threshold(50_000, 100)
 
 
 if sys.argv[:1] == ["-m"]:  # Python sets this while it looks for the module of `python -m jobs.NAME`

@@ -5,7 +5,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from PIL import Image
+from PIL import Image, WebPImagePlugin  # noqa: F401  # otherwise the first WebP imports all formats, in 0.1 s
 
 from plumbline.operators.base.errors import RowError
 from plumbline.operators.base.sentences import format_names

@@ -194,6 +194,7 @@ def make_template_environment(folder: Path = TEMPLATES_FOLDER) -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        optimized=False,  # a page is rendered once
     )
     environment.filters |= {
         "markdown": lambda text: text.translate(MARKDOWN_ESCAPES),

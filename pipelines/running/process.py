@@ -25,6 +25,8 @@ GC_OBJECTS_THRESHOLD = 50_000
 """Number of new objects after which Python collects garbage. Imports create many long-lived objects, and scanning them
 repeatedly takes a fifth of the time of importing torch and transformers.
 """
+GC_YOUNG_COLLECTIONS = 100
+"""Number of collections among new objects after which those that survived one are scanned, too."""
 MIN_TIMER_SECONDS = 1e-3
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 """Signals that stop a run: from Ctrl-C, from a scheduler, and from the deadline of a nightly run."""
@@ -78,7 +80,7 @@ def tune_process(threads: int | None) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # At exit, Python would collect garbage among all the objects of torch and transformers, which takes a second.
     atexit.register(gc.freeze)
-    gc.set_threshold(GC_OBJECTS_THRESHOLD)
+    gc.set_threshold(GC_OBJECTS_THRESHOLD, GC_YOUNG_COLLECTIONS)
     # glibc, if that is the C library, keeps freed memory for the next batch. By default every large tensor on the CPU
     # is a fresh mapping, and its page faults take up to a third of a small model's time, most of all in threads other
     # than the first.
