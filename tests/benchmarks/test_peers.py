@@ -9,7 +9,7 @@ from tests.benchmarks.size import choose_size
 
 def test_the_comparison_writes_a_page_with_what_it_measured(tmp_path: Path) -> None:
     images = choose_size(200, 12)
-    sizes = ["--images", f"{images}", "--side", "64", "--asked", "2", "--many", "2"]
+    sizes = ["--images", f"{images}", "--side", "64", "--corrupt", f"{images}", "--asked", "2", "--many", "2"]
     own = ["--measures", "vqascore", "--only", "Plumbline, in process", "--cases", "corrupt", "asked"]
     page, record = tmp_path / "compare.md", tmp_path / "compare.json"
     assert main([*sizes, *own, "--folder", f"{tmp_path}", "--json", f"{record}", "--page", f"{page}"]) == 0

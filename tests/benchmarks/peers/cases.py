@@ -106,6 +106,8 @@ class Runner:
         """Kill the run with many images at half of its scores, or of its time if it writes them late."""
         many = results.runs[Case.MANY]
         half = (many.pairs // 2, many.measured.seconds / 2 if self._writes_late(many) else None)
+        if time.monotonic() > self.ends:
+            return
         results.runs[RESTART], _ = self.run_case(Case.MANY, RESTART, kill=half)
         results.runs[RESTARTED], _ = self.run_case(Case.MANY, RESTART, keep=True)
 

@@ -28,7 +28,9 @@ PARTS = {"p_yes": 10}
 class Sizes:
     """Sizes of the cases."""
 
-    images: int = 1000
+    images: int = 500
+    corrupt: int = 1000
+    """Number of images in the case with a corrupt image."""
     many: int = 10
     """Factor by which the case with many images is larger."""
     asked: int = 300
@@ -43,7 +45,8 @@ class Sizes:
         if measure not in PARTS:
             return self
         part = PARTS[measure]
-        return replace(self, images=math.ceil(self.images / part), asked=math.ceil(self.asked / part))
+        fewer = {name: math.ceil(getattr(self, name) / part) for name in ("images", "corrupt", "asked")}
+        return replace(self, **fewer)
 
 
 class Case:
@@ -69,11 +72,12 @@ def write_inputs(folder: Path, sizes: Sizes) -> None:
         Image.fromarray(picture).save(base / f"{number:06d}.png")
     pairs = [(number, texts[number % len(texts)]) for number in range(sizes.images)]
     _write_table(base, pairs)
-    corrupt = _link(base, folder / Case.CORRUPT, sizes.images)
-    broken, whole = corrupt / f"{find_corrupt(sizes):06d}.png", (base / f"{find_corrupt(sizes):06d}.png").read_bytes()
-    broken.unlink()
+    corrupt = _link(base, folder / Case.CORRUPT, sizes.corrupt)
+    broken = corrupt / f"{find_corrupt(sizes):06d}.png"
+    whole = broken.read_bytes()
+    broken.unlink()  # it is a link to an image of the base case
     broken.write_bytes(whole[: len(whole) // 2])
-    _write_table(corrupt, pairs)
+    _write_table(corrupt, [(number, texts[number % len(texts)]) for number in range(sizes.corrupt)])
     words = (LONG_WORDS * ["a", "red", "circle", "and"])[:LONG_WORDS]
     long = _link(base, folder / Case.LONG, LONG_IMAGES)
     _write_table(long, [(0, " ".join(words)), *((number, texts[number]) for number in range(1, LONG_IMAGES))])
@@ -91,7 +95,7 @@ def name_row(number: int) -> str:
 
 def find_corrupt(sizes: Sizes) -> int:
     """Return the number of the image that is cut off in the case with a corrupt image."""
-    return sizes.images // 2
+    return sizes.corrupt // 2
 
 
 def _link(source: Path, target: Path, count: int) -> Path:
