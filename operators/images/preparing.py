@@ -158,12 +158,7 @@ def prepare_images(
     """
     records, decoding = list_image_records(images), BoundedSemaphore(decoders)
     pixels_of: dict[tuple[str, str | None], Sequence[Any]] = {}
-
-    def preprocess_images(encoded: Sequence[bytes], edited: EncodedEdit) -> list[Any]:
-        if preprocess_edit is None:
-            return _preprocess_row(encoded, preprocess, preprocess_video, limits, clips)
-        edit = _decode_edit(edited, limits)
-        return _preprocess_row(encoded, lambda image: preprocess_edit(image, edit), None, limits, clips)
+    preprocess_images = _make_preprocessing(preprocess, preprocess_video, preprocess_edit, limits, clips)
 
     def prepare(number: int, record: Mapping[str, Any]) -> tuple[Any, ...] | None:
         """Return the arguments of PreparedImages.add that follow `row_number`; None if the row's result is known."""
@@ -197,6 +192,24 @@ def prepare_images(
             if outcome is not None:
                 prepared.add(number, *outcome)
     return prepared
+
+
+def _make_preprocessing(
+    preprocess: Preprocess,
+    preprocess_video: PreprocessVideo | None,
+    preprocess_edit: PreprocessEdit | None,
+    limits: ImageLimits,
+    clips: Clips,
+) -> "Callable[[Sequence[bytes], EncodedEdit], list[Any]]":
+    """Return a function that decodes and preprocesses a row's images, given what they were edited from."""
+
+    def preprocess_images(encoded: Sequence[bytes], edited: EncodedEdit) -> list[Any]:
+        if preprocess_edit is None:
+            return _preprocess_row(encoded, preprocess, preprocess_video, limits, clips)
+        edit = _decode_edit(edited, limits)
+        return _preprocess_row(encoded, lambda image: preprocess_edit(image, edit), None, limits, clips)
+
+    return preprocess_images
 
 
 def _preprocess_row(

@@ -56,6 +56,6 @@ def list_unranked_metrics(manifest: Mapping[str, Any]) -> frozenset[str]:
 def list_relative_metrics(manifest: Mapping[str, Any]) -> frozenset[str]:
     """Return the metrics of a run that compare generators with each other.
 
-    Their scores are not compared with those of other runs: a generator's win rate changes if another one improves.
+    Their scores are not compared with those of other runs: a generator's win rate also depends on the other generators.
     """
     return frozenset(name for name, metric in read_metrics(manifest).items() if metric.pair_selection is not None)

@@ -29,7 +29,7 @@ class DistanceRow:
     low: float | None
     high: float | None
     reason: str
-    """Sentence with the reason if there is no estimate; otherwise empty."""
+    """Sentence that explains a missing estimate; otherwise empty."""
 
 
 DISTANCES_SCHEMA = pa.schema(

@@ -133,6 +133,20 @@ def _require_varied_scores(pairs: PairedScores, metrics: tuple[str, str]) -> Non
             )
 
 
+def _find_clear_pairs(
+    means: Mapping[str, PromptMeans], lower_is_better: tuple[bool, bool]
+) -> list[dict[tuple[str, str], str]]:
+    """Return for each version the better generator of every two that differ significantly."""
+    return [
+        {
+            (duel.generator_a, duel.generator_b): duel.better
+            for duel in compare_generators(name, of_each, Skills(()), {name} if falls else ())
+            if duel.better is not None
+        }
+        for (name, of_each), falls in zip(means.items(), lower_is_better, strict=True)
+    ]
+
+
 def build_from_pairs(
     pairs: PairedScores,
     skills: Skills,
@@ -160,14 +174,7 @@ def build_from_pairs(
     )
     explained = 1 - chosen.misses[chosen.kind] ** 2 / float(new.var())
     means = {name: _average_by_prompt(pairs, scores, prompts) for name, scores in (("old", old), ("new", new))}
-    by_version = [
-        {
-            (duel.generator_a, duel.generator_b): duel.better
-            for duel in compare_generators(name, of_each, Skills(()), {name} if falls else ())
-            if duel.better is not None
-        }
-        for (name, of_each), falls in zip(means.items(), lower_is_better, strict=True)
-    ]
+    by_version = _find_clear_pairs(means, lower_is_better)
     groups = _make_groups(pairs, chosen.predicted, prompts, skills)
     spearman, images = _correlate_ranks(old, new, columns.prompt)
     agrees = images.high < 0 if lower_is_better[0] != lower_is_better[1] else images.low > 0

@@ -60,7 +60,7 @@ class ContenderResults:
     lines: int
     reason: str
     failure: str | None = None
-    """Why it has no environment."""
+    """Error that prevented its environment, if any."""
     runs: dict[str, CaseResult] = field(default_factory=dict)
     scores: dict[str, float | None] = field(default_factory=dict)
     """Scores of the images of the base case."""
@@ -105,9 +105,9 @@ class Runner:
     def _restart(self, results: ContenderResults) -> None:
         """Kill the run with many images at half of its scores, or of its time if it writes them late."""
         many = results.runs[Case.MANY]
-        half = (many.pairs // 2, many.measured.seconds / 2 if self._writes_late(many) else None)
         if time.monotonic() > self.ends:
             return
+        half = (many.pairs // 2, many.measured.seconds / 2 if self._writes_late(many) else None)
         results.runs[RESTART], _ = self.run_case(Case.MANY, RESTART, kill=half)
         results.runs[RESTARTED], _ = self.run_case(Case.MANY, RESTART, keep=True)
 
@@ -118,7 +118,7 @@ class Runner:
     def run_case(
         self, case: str, name: str = "", *, kill: tuple[int, float | None] | None = None, keep: bool = False
     ) -> tuple[CaseResult, dict[str, float | None]]:
-        """Run the contender on a case, and return what came of it, and its scores."""
+        """Run the contender on a case, and return the result and the scores."""
         output = self.folder / (name or case)
         if not keep:
             shutil.rmtree(output, ignore_errors=True)

@@ -14,9 +14,9 @@ ASSETS = ROOT / "assets"
 CLIP, CLIP_FLANT5 = ASSETS / "clip-shapes", ASSETS / "clip-flant5-shapes"
 CLIP_NAME, OPEN_CLIP, CLIP_T5, QWEN2_VL = "clip", "open_clip", "clip-flant5", "qwen2-vl"
 CURATOR_MODELS, CURATOR_CLIP = "nemo-curator", "openai/clip-vit-large-patch14"
-"""Folder of models for NeMo Curator, and the only name by which it looks for a CLIP there."""
+"""Folder of models for NeMo Curator, which loads its CLIP from the subfolder with this name."""
 MODELSCOPE_CLIP, MODELSCOPE_CLIP_T5 = "openai/clip", "local/clip-flant5"
-"""Ids of models, by which evalscope loads them from modelscope's cache; it reads openai's models from a mirror."""
+"""Ids of the models in modelscope's cache that evalscope loads; it replaces openai by the name of a mirror."""
 MODELSCOPE_MODELS = "models"
 """Folder of the models in that cache."""
 BLOCK_NAMES = {
@@ -112,7 +112,7 @@ def _describe_for_open_clip(config: dict[str, Any]) -> dict[str, Any]:
 def write_clip_flant5(folder: Path, tower: str) -> None:
     """Write the embedded CLIP-FlanT5 as a folder that t2v_metrics and evalscope read.
 
-    `tower` is a path or a model's id, from which they load the tower before its weights are replaced.
+    `tower` is the path or id of a CLIP. They load it first, and then replace its weights by those of the checkpoint.
     """
     folder.mkdir(parents=True, exist_ok=True)
     config = json.loads((CLIP_FLANT5 / "config.json").read_text())

@@ -41,7 +41,7 @@ class Contender:
     """Overrides of `plumbline score`; a contender without a script is Plumbline."""
     environment: Mapping[str, str] = field(default_factory=dict)
     reason: str = ""
-    """Why its scores differ from Plumbline's, if they do."""
+    """Reason for the difference between its scores and Plumbline's; empty if there is none, or if it is unknown."""
 
     @property
     def is_peer(self) -> bool:
@@ -85,7 +85,7 @@ class Contender:
         return {**COMMON_ENVIRONMENT, **own, "PYTHONPATH": os.pathsep.join(paths)}
 
     def count_lines(self) -> int:
-        """Return the lines of code that a user writes; for Plumbline, its one command."""
+        """Return the number of lines of code that a user writes: 1 for Plumbline, which is a command."""
         if not self.is_peer:
             return 1
         code = re.sub(r'\A""".*?"""', "", (SCRIPTS / self.script).read_text(), flags=re.DOTALL).splitlines()
@@ -115,7 +115,7 @@ def find_pin(package: str) -> str:
 
 @functools.cache
 def list_own_packages(*extras: str) -> tuple[str, ...]:
-    """Return what Plumbline needs with these extras, with the versions of requirements.lock where that has one."""
+    """Return Plumbline's requirements with these extras, pinned as in requirements.lock."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])]
     locked = {line.partition("==")[0]: line for line in (ROOT / "requirements.lock").read_text().splitlines()}

@@ -20,8 +20,8 @@ N_PHOTOGRAPHS = 8
 LONG_IMAGES = 8
 """Number of images in the case of a long prompt; the prompt of one of them is long."""
 LONG_WORDS = 200
-PARTS = {"p_yes": 10}
-"""Factors by which measures have fewer images."""
+DIVISORS = {"p_yes": 10}
+"""Divisors of the numbers of images, for measures by slow models."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Sizes:
     corrupt: int = 1000
     """Number of images in the case with a corrupt image."""
     many: int = 10
-    """Factor by which the case with many images is larger."""
+    """Number of images in the case with many images, as a multiple of `images`."""
     asked: int = 300
     """Number of images with several texts each."""
     texts: int = 10
@@ -42,10 +42,8 @@ class Sizes:
 
     def for_measure(self, measure: str) -> "Sizes":
         """Return the sizes for a measure; models on vLLM's CPU build get a part of the images."""
-        if measure not in PARTS:
-            return self
-        part = PARTS[measure]
-        fewer = {name: math.ceil(getattr(self, name) / part) for name in ("images", "corrupt", "asked")}
+        divisor = DIVISORS.get(measure, 1)
+        fewer = {name: math.ceil(getattr(self, name) / divisor) for name in ("images", "corrupt", "asked")}
         return replace(self, **fewer)
 
 
