@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -270,3 +271,22 @@ def test_workers_on_ray_receive_the_text_of_the_file(ray_cluster: None, tmp_path
     assert [row.score for row in scored.itertuples()] == [
         brightness(get_encoded_image(row)) for row in scored.itertuples()
     ]
+
+
+def paint_black(image: Image.Image, prompt: str) -> float:
+    brightness = float(np.asarray(image).mean())
+    image.paste((0, 0, 0), (0, 0, *image.size))
+    return brightness + len(prompt)
+
+
+def test_shuffled_rows_with_the_same_image_are_scored_like_each_row_alone() -> None:
+    """The function overwrites its image, which several rows share."""
+    shown = [row["image"] for row in read_image_rows("atlas", 3)]
+    rows = [(shown[number], f"a {'red ' * words}circle") for number in (0, 2, 1) for words in range(number + 2)]
+    random.Random(1).shuffle(rows)
+    metrics = [paint_black, "clipscore", "vqascore"]
+    together = plumbline.score([image for image, _ in rows], [prompt for _, prompt in rows], metrics, models="shapes")
+    alone = pd.concat([plumbline.score([image], [prompt], metrics, models="shapes") for image, prompt in rows])
+    for metric, scored in together.groupby("metric"):
+        expected = alone.loc[alone["metric"] == metric, "score"].tolist()
+        assert scored["score"].tolist() == pytest.approx(expected, abs=1e-5) and scored["score"].nunique() > 3
