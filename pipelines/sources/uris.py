@@ -41,7 +41,7 @@ class UriReader:
         if has_parents or not any(below):
             remedy = f"move the image there, or add its folder to {self.option}"
             raise RefusedUriError(f"it lies outside of {self.roots_name}; {remedy}")
-        return self.storage.locate(address)
+        return self.storage.locate(address) if is_remote(address) else Place(address, self.storage)
 
     def read(self, uri: str) -> bytes:
         """Return the file's bytes; raise RefusedUriError, or OSError if the file cannot be read."""
@@ -139,7 +139,8 @@ def _resolve_roots(roots: tuple[str, ...]) -> tuple[str, ...]:
 
 def _resolve_address(url: str) -> str:
     """Return an absolute address, with all links resolved if it is a local path."""
-    return os.path.realpath(place) if (place := _make_absolute(url)).startswith("/") else place
+    place = _make_absolute(url)  # only its last component can be a link
+    return os.path.realpath(place) if place.startswith("/") and os.path.islink(place) else place  # noqa: PTH114
 
 
 def _make_absolute(url: str) -> str:
