@@ -39,7 +39,7 @@ def main(config: RewardsConfig) -> int:
         missing = "because the cells that read them are gone"
         say(console, f"{ended.unverified} images were only checked by their ids, {missing}")
     for note in ended.notes:
-        warn(console, f"{note}; settings=ignore hides this warning")
+        warn(console, note)
     state = "written to" if ended.written else "exists already in"
     say(console, f"{state} {ended.url}/; manifest.json says how it was made")
     return ended.exit_code

@@ -75,7 +75,7 @@ def metric(
     Raises:
         ConfigError: A value is invalid.
     """
-    if better not in get_args(BetterDirection):
+    if not isinstance(better, str) or better not in get_args(BetterDirection):
         raise ConfigError(
             f"metric: expected better to be one of {', '.join(get_args(BetterDirection))}, got {better!r}"
         )

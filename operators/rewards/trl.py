@@ -29,14 +29,21 @@ def trl_reward(
 
     Args:
         scorer: The scorer.
-        metric: One of the scorer's metrics; any other name raises ConfigError.
+        metric: One of the scorer's metrics.
         images: Column with an image, or a list of images, for each completion.
         texts: Column with the texts: `completions` for a policy that describes images, `prompts`, or another column.
         questions: Column with questions, for a metric that uses a benchmark's own questions.
         sources: Column with the image, or list of images, from which each image was edited.
+
+    Raises:
+        ConfigError: The scorer has no such metric, or the name of a column is not text. The function raises it, too, if
+            the trainer does not pass one of the columns.
     """
     if not isinstance(metric, str) or metric not in scorer.metrics:
         raise ConfigError(f"metric: the scorer has no metric {metric!r}; {suggest(metric, [*scorer.metrics])}")
+    for option, column in (("images", images), ("texts", texts)):
+        if not isinstance(column, str) or not column:
+            raise ConfigError(f"{option}: expected the name of a column, got {column!r}")
 
     def compute_reward(completions: Sequence[Any], prompts: Sequence[Any] = (), **columns: Any) -> list[float | None]:
         columns |= {"prompts": prompts, "completions": completions}

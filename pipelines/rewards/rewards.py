@@ -134,12 +134,13 @@ def _collect_notes(run: ScoredRun, store: Store, planned: Sequence[PlannedShard]
         for a, b in combinations(settings, 2)
         if (difference := describe_differences(compare_settings(settings[a], settings[b])))
     ]
-    notes = [f"images are compared with images of other settings: {format_names(pairs)}"] if pairs else []
+    hint = "settings=ignore hides this warning"
+    notes = [f"images are compared with images of other settings: {format_names(pairs)}; {hint}"] if pairs else []
     if config.baseline is not None:
         before = read_manifest(store, find_run(store, config.baseline, key="baseline"))
         differences = {name: describe_changed_settings(before, run.manifest, name) for name in settings}
         changed = [f"{name}: {difference}" for name, difference in differences.items() if difference]
-        notes += [f"the baseline has other settings: {format_names(changed)}"] if changed else []
+        notes += [f"the baseline has other settings: {format_names(changed)}; {hint}"] if changed else []
     images = Counter(image for shard in planned for example in shard.examples for image in example.images)
     uses = images.total() / len(images)
     if config.selection.per_prompt is None and uses > MAX_USES_PER_IMAGE:

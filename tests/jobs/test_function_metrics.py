@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 import plumbline
+from plumbline.operators.base.errors import ConfigError
 from tests.bench_of import Bench, read_image_rows, read_run_tables, run_plan
 from tests.commands import find_newest_run_folder, run, run_for_output, run_refused
 
@@ -257,6 +258,12 @@ def test_anything_but_a_function_is_refused_in_one_line_before_any_work(word: st
     line = run_refused("score", f"images={tmp_path}", word, f"store={tmp_path}/store", "models=shapes", code=64)
     assert line.startswith("error: ") and said in line and len(line) < 700
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("better", [None, pd.NA, float("nan"), "", "larger", ["higher"], 1])
+def test_an_unknown_direction_is_an_error(better: Any) -> None:
+    with pytest.raises(ConfigError, match="expected better to be one of higher, lower, neither, got"):
+        plumbline.metric(better=better)
 
 
 @pytest.mark.slow

@@ -33,6 +33,14 @@ def test_the_pages_command_makes_pairs_and_prints_their_address(store: Path, tmp
     assert f"exists already in {tmp_path}/pairs/" in run_for_output("rewards", *options)
 
 
+def test_a_note_about_images_in_many_pairs_names_its_own_remedy(tmp_path: Path) -> None:
+    generators = ["atlas", "borealis", "cobalt", "drift", "ember", "flint", "garnet"]
+    score(write_benchmark(tmp_path / "bench", generators), tmp_path / "store", "metric=[clipscore]")
+    options = ["format=pairs", "reward=clipscore", "selection.margin=0", f"output={tmp_path}/pairs"]
+    said = " ".join(run_for_output("rewards", "run=latest", f"store={tmp_path}/store", *options).split())
+    assert "examples on average" in said and "set selection.per_prompt=N" in said and "settings=ignore" not in said
+
+
 def test_the_same_command_every_night_exports_each_run_to_a_separate_folder(store: Path, tmp_path: Path) -> None:
     nights = shutil.copytree(store, tmp_path / "store")
     options = ["run=latest", "format=rewards", "reward=clipscore", f"store={nights}"]

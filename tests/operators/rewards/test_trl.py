@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from plumbline.jobs.scorer import open_scorer
@@ -132,3 +133,6 @@ def test_an_unknown_metric_or_column_is_an_error(scorer: Scorer) -> None:
         trl_reward(scorer, "vqascor")
     with pytest.raises(ConfigError, match="no column is called 'image'"):
         trl_reward(scorer, "vqascore")(prompts=["?"], completions=["a"], images=[b""])
+    for odd in (None, "", 3, ["image"], pd.NA):
+        with pytest.raises(ConfigError, match="images: expected the name of a column"):
+            trl_reward(scorer, "vqascore", images=odd)  # type: ignore[arg-type]
