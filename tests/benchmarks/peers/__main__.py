@@ -109,7 +109,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", help="names of contenders; default: all")
     parser.add_argument("--cases", nargs="+", choices=ALL_CASES, default=ALL_CASES, help="default: all")
     parser.add_argument("--limit", type=float, default=240, help="seconds for a run; default: %(default)s")
-    parser.add_argument("--minutes", type=float, default=55, help="no run starts later than this; default: %(default)s")
+    parser.add_argument("--minutes", type=float, default=57, help="no run starts later than this; default: %(default)s")
     parser.add_argument("--folder", type=Path, default=ROOT / "build" / "compare", help="folder for environments")
     parser.add_argument("--json", type=Path, default=ROOT / "build" / "compare" / "compare.json")
     parser.add_argument("--page", type=Path, help="Markdown file for the tables; none by default")

@@ -18,8 +18,10 @@ from tests.benchmarks.peers.watching import Measured, Specification, watch_in_pr
 MAX_SAID_CHARACTERS = 300
 MAX_FIRST_SHARE = 0.6
 """Share of a run's time after which its first score is too late to kill the run at half of its scores."""
-ROUNDS = ((Case.BASE, Case.CORRUPT, Case.LONG, Case.ASKED), (Case.MANY,))
-"""The cases of all contenders that run before the others, so that an exceeded time costs the last cases only."""
+ROUNDS = ((Case.LONG, Case.BASE, Case.CORRUPT, Case.ASKED), (Case.MANY,))
+"""The cases of all contenders that run before the others, so that an exceeded time costs the last cases only. The first
+is short, because the first run reads an environment's packages from the disk.
+"""
 RESTART, RESTARTED = "killed", "restarted"
 """Runs of the case with many images that are killed at half of the scores, and then started again."""
 

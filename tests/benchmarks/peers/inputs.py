@@ -28,7 +28,7 @@ DIVISORS = {"p_yes": 10}
 class Sizes:
     """Sizes of the cases."""
 
-    images: int = 800
+    images: int = 700
     corrupt: int = 1000
     """Number of images in the case with a corrupt image."""
     many: int = 10
