@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import ray
-from ray.autoscaler.sdk import request_resources
 from ray.exceptions import RayError
 from ray.util import list_named_actors
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
@@ -62,6 +61,8 @@ def choose_next_wave(pools: Mapping[str, PoolConfig], wait_seconds: float) -> li
     If a pool does not fit on the cluster, ask the autoscaler for machines; raise PlacementError if none join within
     `wait_seconds`.
     """
+    from ray.autoscaler.sdk import request_resources  # 83 modules, which workers do not need
+
     ends = time.monotonic() + wait_seconds
     requested: PoolConfig | None = None
     while True:

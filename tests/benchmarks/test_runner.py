@@ -101,7 +101,7 @@ MAX_ADDED_SECONDS = 5.0
 """Maximum seconds beyond a bare loop, for the rest of a sweep: plan, cells, judging and report."""
 MAX_CPU_RATIO = 1.5
 """Maximum CPU time of the sweep with judging and report, relative to a bare loop that only computes the scores."""
-MAX_ADDED_MODULES = 1_050
+MAX_ADDED_MODULES = 1_000
 """Maximum number of modules that a worker imports beyond those of a bare loop over its model."""
 
 
