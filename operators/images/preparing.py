@@ -201,7 +201,7 @@ def _make_preprocessing(
     limits: ImageLimits,
     clips: Clips,
 ) -> "Callable[[Sequence[bytes], EncodedEdit], list[Any]]":
-    """Return a function that decodes and preprocesses a row's images, given what they were edited from."""
+    """Return a function that decodes and preprocesses a row's images, given the images that they were edited from."""
 
     def preprocess_images(encoded: Sequence[bytes], edited: EncodedEdit) -> list[Any]:
         if preprocess_edit is None:

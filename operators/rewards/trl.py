@@ -41,13 +41,15 @@ def trl_reward(
     """
     if not isinstance(metric, str) or metric not in scorer.metrics:
         raise ConfigError(f"metric: the scorer has no metric {metric!r}; {suggest(metric, [*scorer.metrics])}")
-    for option, column in (("images", images), ("texts", texts)):
+    optional = {"questions": questions, "sources": sources}
+    named = {"images": images, "texts": texts} | {key: column for key, column in optional.items() if column is not None}
+    for option, column in named.items():
         if not isinstance(column, str) or not column:
             raise ConfigError(f"{option}: expected the name of a column, got {column!r}")
 
     def compute_reward(completions: Sequence[Any], prompts: Sequence[Any] = (), **columns: Any) -> list[float | None]:
         columns |= {"prompts": prompts, "completions": completions}
-        for name in filter(None, (images, texts, questions, sources)):
+        for name in named.values():
             if name not in columns:
                 raise ConfigError(f"no column is called {name!r}; choose one of {', '.join(columns)}")
         table = scorer.score_table(

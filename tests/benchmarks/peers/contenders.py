@@ -41,7 +41,7 @@ class Contender:
     """Overrides of `plumbline score`; a contender without a script is Plumbline."""
     environment: Mapping[str, str] = field(default_factory=dict)
     reason: str = ""
-    """Reason for the difference between its scores and Plumbline's; empty if there is none, or if it is unknown."""
+    """Reason why its scores differ from Plumbline's; empty if they agree, or if the reason is unknown."""
 
     @property
     def is_peer(self) -> bool:

@@ -133,6 +133,9 @@ def test_an_unknown_metric_or_column_is_an_error(scorer: Scorer) -> None:
         trl_reward(scorer, "vqascor")
     with pytest.raises(ConfigError, match="no column is called 'image'"):
         trl_reward(scorer, "vqascore")(prompts=["?"], completions=["a"], images=[b""])
-    for odd in (None, "", 3, ["image"], pd.NA):
-        with pytest.raises(ConfigError, match="images: expected the name of a column"):
-            trl_reward(scorer, "vqascore", images=odd)  # type: ignore[arg-type]
+    odd_names: list[Any] = [None, "", 3, ["image"], pd.NA]
+    for odd in odd_names:
+        for option in ("images", "texts", "questions", "sources"):
+            if odd is not None or option in ("images", "texts"):
+                with pytest.raises(ConfigError, match=f"{option}: expected the name of a column"):
+                    trl_reward(scorer, "vqascore", **{option: odd})
